@@ -27,6 +27,8 @@ class Answers:
         self._most = bytes_most
         self.bytes = 0
         """What is under way."""
+        self.making = asyncio.Lock()
+        """Held by who decodes a large answer on the event loop."""
         self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._gone = 0
         self._trim: asyncio.TimerHandle | None = None

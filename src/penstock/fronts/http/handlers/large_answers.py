@@ -48,7 +48,10 @@ async def decoded_answer(call: Call, slices: Sequence[Slice], make: Callable[[],
 
     async def unfolded() -> Answer:
         await asyncio.to_thread(_unfold, slices)
-        return await make()
+        # One after the other: others have their turn between two, and it is seen which clients have gone meanwhile.
+        async with call.server.answers.making:
+            await asyncio.sleep(0)
+            return await make()
 
     return await counted(call, size, unfolded)
 
