@@ -111,6 +111,7 @@ def beside(name: str, arguments: argparse.Namespace) -> Row:
         made = Made()
         for _ in range(arguments.turns):
             attacker.send("go")
+            heard(attacker, ANSWERED_WITHIN_S, server)
             # Its end is in the turn too: what a client leaves behind when it goes is part of what it does to others.
             threading.Timer(arguments.seconds * ATTACKED, attacker.send, ["stop"]).start()
             with_it.append(turn(polite, server, arguments.seconds))

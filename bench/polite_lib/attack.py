@@ -18,6 +18,7 @@ from bench.polite_lib.http import Answer, Connection, request
 
 AT_ONCE: Final = 32
 ANSWERED_WITHIN_S: Final = 30.0
+CONNECTED_WITHIN_S: Final = 60.0
 FILES: Final = 25_000
 
 
@@ -35,6 +36,8 @@ class Attack(ABC):
 
     clients: ClassVar[int] = 2
     """How many go on at once; a smaller scale may have fewer."""
+    connects: ClassVar[bool] = False
+    """Each client must have said `there` before the turn counts: opening all of them takes a while."""
 
     def __init__(self, port: int, scale: float) -> None:
         self._port = port
@@ -42,6 +45,8 @@ class Attack(ABC):
         self._answers = self._refused = self._bytes = 0
         self._open: list[Connection] = []
         self._answered = asyncio.Event()
+        self._missing = 0
+        self._all_there = asyncio.Event()
 
     def scaled(self, count: int) -> int:
         return max(1, round(count * self._scale))
@@ -50,6 +55,12 @@ class Attack(ABC):
         """One more answer, or something else that was done."""
         self._answers += 1
         self._answered.set()
+
+    def there(self) -> None:
+        """One more client is connected."""
+        self._missing -= 1
+        if self._missing <= 0:
+            self._all_there.set()
 
     def connection(self) -> Connection:
         """One that is closed when the turn is over."""
@@ -75,9 +86,16 @@ class Attack(ABC):
         """One attacker, until it is cancelled."""
 
     async def turn(self, pipe: Pipe) -> Made:
-        """Attack until something comes through the pipe."""
+        """Attack until something comes through the pipe; tell when it has begun."""
         self._answers = self._refused = self._bytes = 0
-        tasks = [asyncio.create_task(self.client(number)) for number in range(min(self.clients, self.scaled(20_000)))]
+        count = min(self.clients, self.scaled(20_000))
+        self._missing = count if self.connects else 0
+        self._all_there.clear()
+        tasks = [asyncio.create_task(self.client(number)) for number in range(count)]
+        if self.connects:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_there.wait(), CONNECTED_WITHIN_S)
+        pipe.send(Made())
         over = asyncio.create_task(asyncio.to_thread(pipe.recv))
         await asyncio.wait([over, *tasks], return_when=asyncio.FIRST_COMPLETED)
         if not self._answers:  # too short a turn for it: let one be answered

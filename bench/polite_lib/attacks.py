@@ -150,6 +150,7 @@ class SlowReaders(Attack):
     """200 connections that ask for 15 MB and do not read the answer; each gives way to a new one after five seconds."""
 
     clients = 200
+    connects = True
 
     async def prepare(self) -> None:
         await self.declare("unread")
@@ -159,6 +160,7 @@ class SlowReaders(Attack):
         while True:
             connection = self.connection()
             await connection.send(request("GET", "/v1/queues/unread/log"))
+            self.there()
             self.count()
             await asyncio.sleep(UNREAD_S)
             connection.close()
@@ -166,6 +168,8 @@ class SlowReaders(Attack):
 
 class Connections(Attack):
     """10,000 connections that do nothing; two more that open and close one after the other."""
+
+    connects = True
 
     async def prepare(self) -> None:
         """Nothing: the connections are opened in the turn."""
@@ -175,6 +179,7 @@ class Connections(Attack):
             for _ in range(self.scaled(10_000)):
                 await self.connection().open()
                 self.count()
+        self.there()
         while True:
             connection = Connection(self._port)
             await self.ask(connection, request("GET", "/healthz"))
@@ -185,12 +190,15 @@ class Polls(Attack):
     """8,000 claims that wait for messages of one queue; each message is for one of them, and it claims again."""
 
     clients = 8_001
+    connects = True
 
     async def prepare(self) -> None:
         await self.declare("polls")
 
     async def client(self, number: int) -> None:
         connection = self.connection()
+        await connection.open()
+        self.there()
         if number == 0:
             while True:
                 await self.ask(connection, publish("polls", {"messages": [{"payload": "come"}]}))
