@@ -102,6 +102,10 @@ def shipped_files(folder: Path) -> list[Path]:
     return list(folder.glob("log/*/shipped.json"))
 
 
+def is_private(folder: Path) -> bool:
+    return all(one.stat().st_mode & 0o077 == 0 for one in folder.rglob("*"))
+
+
 def copied_to(place: Path) -> int:
     found: int = json.loads(place.read_text())["until_ms"]
     return found
@@ -109,7 +113,7 @@ def copied_to(place: Path) -> int:
 
 async def payloads(place: Path) -> list[bytes]:
     async with await penstock.open(place) as broker:
-        return [one.payload for one in await broker.read_from("work", 0, max=1000)]
+        return [one.payload for one in await broker.read_from("work", 0, max=10_000)]
 
 
 # Any moment -----------------------------------------------------------------------------------------------
@@ -304,6 +308,26 @@ def test_it_goes_on_where_it_was_or_behind_a_new_backup(tmp_path: Path, folder: 
     asyncio.run(main())
 
 
+def test_new_backups_are_made_while_the_log_is_copied(tmp_path: Path, folder: Path) -> None:
+    path, clock = tmp_path / "penstock.db", Clock()
+
+    async def main() -> None:
+        async with await penstock.open(path, events=False) as broker:
+            await broker.declare_queue("work", retain_ms=3_600_000)
+            await in_thread(path, folder)
+            deadline = monotonic() + DEADLINE_S
+            async with watched(path, folder, full_every_s=0.0) as made:
+                while len(made) < 3:
+                    assert monotonic() < deadline
+                    await broker.publish("work", Message(b"x"))
+                    await clock.mark()
+        for number in (0, len(clock.moments) // 2, len(clock.moments) - 1):
+            await restore(folder, str(tmp_path / f"{number}.db"), at_ms=clock.moments[number])
+            assert len(await payloads(tmp_path / f"{number}.db")) == number + 1
+
+    asyncio.run(main())
+
+
 def test_a_torn_end_of_the_copy_is_passed_over_and_mended(tmp_path: Path, folder: Path) -> None:
     path = tmp_path / "penstock.db"
 
@@ -357,6 +381,7 @@ def test_a_log_that_went_another_way_is_not_mixed_in(path: Path, folder: Path) -
     async def main() -> None:
         await in_thread(path, folder)
         Shipping(path, folder).ship()
+        assert is_private(folder)
         [copy] = (folder / "log" / "0").glob("*.log")
         flip(segment_of(path), 70)
         with pytest.raises(InvalidArgument, match="is no copy of what"):

@@ -18,8 +18,8 @@ from penstock.embedded import open_store
 from penstock.node.background import scrub
 from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
+from penstock.store.checking import check_batches
 from penstock.store.open import open_engine
-from penstock.store.sqlite.log import bodies
 from penstock.store.sqlite.log import segments as log_segments
 from tests.maintenance.rig import flip, segment_of
 
@@ -119,13 +119,13 @@ def test_a_sound_store_stays_silent_and_nothing_is_read_on_the_event_loop(
 ) -> None:
     filled(path)
     threads: set[str] = set()
-    real = bodies.check_batches
+    real = check_batches
 
     def check(*arguments: object) -> object:
         threads.add(threading.current_thread().name)
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(bodies, "check_batches", check)
+    monkeypatch.setattr("penstock.store.sqlite.log.bodies.check_batches", check)
 
     async def scenario(broker: LocalBroker) -> None:
         await passed(broker)
@@ -155,17 +155,15 @@ def test_it_waits_as_its_rate_asks(path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(scrub, "READ_BYTES", 2_500)
     monkeypatch.setattr(scrub, "LOOK_BYTES", 1)
     waited: list[float] = []
-    real = asyncio.sleep
 
-    async def sleep(seconds: float) -> None:
+    async def rest(_: scrub.Scrub, seconds: float) -> None:
         waited.append(seconds)
-        await real(0)
+        await asyncio.sleep(0)
 
-    monkeypatch.setattr(scrub.asyncio, "sleep", sleep)
+    monkeypatch.setattr(scrub.Scrub, "rest", rest)
 
     async def scenario(broker: LocalBroker) -> None:
-        while not (await broker.measures()).scrub.passes:  # type: ignore[union-attr]
-            await real(0.001)
+        await passed(broker)
         size = (await broker.measures()).scrub.bytes  # type: ignore[union-attr]
         assert sum(one for one in waited if one < 100) == pytest.approx(size / 10_000, rel=0.01)
         assert max(waited) > scrub.PASS_EVERY_S / 2

@@ -120,16 +120,19 @@ class Watching:
         check_there(source)
         with Segments(Path(f"{source}-log")).wanted() as wanted_from:
             shipping = await self._begin(source, made)
-            backed_up_at = monotonic()
+            backing_up: asyncio.Task[BackupMade] | None = None
+            due = monotonic() + self.full_every_s
             while True:
                 try:
                     await asyncio.to_thread(shipping.ship)
                 except shipped.Gap:
                     shipping = await self._begin(source, made)
                 wanted_from(shipping.number)
-                if monotonic() - backed_up_at >= self.full_every_s:
-                    made(await self._back_up())
-                    backed_up_at = monotonic()
+                if backing_up is None and monotonic() >= due:
+                    backing_up = asyncio.create_task(self._back_up())
+                if backing_up is not None and backing_up.done():
+                    made(backing_up.result())
+                    backing_up, due = None, monotonic() + self.full_every_s
                 await asyncio.sleep(self.every_s)
 
     async def _begin(self, source: Path, made: Callable[[BackupMade], None]) -> shipped.Shipping:
@@ -141,7 +144,9 @@ class Watching:
             return await asyncio.to_thread(shipped.Shipping, source, self.folder)
 
     async def _back_up(self) -> BackupMade:
-        return await back_up(self.place, self.folder, keep=self.keep, progress=self.progress)
+        """On a thread, so that the log is copied meanwhile."""
+        work = back_up(self.place, self.folder, keep=self.keep, progress=self.progress)
+        return await asyncio.to_thread(asyncio.run, work)
 
 
 def list_backups(folder: Path) -> list[Backup]:

@@ -70,7 +70,10 @@ class Scrub:
                 self._numbers.passes += 1
                 self._numbers.passed_ms = self._clock.now_ms()
                 pause = PASS_EVERY_S
-            await asyncio.sleep(max(1.0, began + pause - loop.time()))
+            await self.rest(max(1.0, began + pause - loop.time()))
+
+    async def rest(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     async def _pass(self) -> None:
         numbers = self._numbers
@@ -93,7 +96,7 @@ class Scrub:
                 log.error("the scrub cannot read lane %d on from offset %d: %s", lane, offset, error)
                 return
             except PenstockError:
-                await asyncio.sleep(AWAY_S)
+                await self.rest(AWAY_S)
                 continue
             cold = [one for one in checked if one.published_ms <= self._clock.now_ms() - COLD_MS]
             for one in cold:
@@ -102,7 +105,7 @@ class Scrub:
             size = sum(one.size for one in checked)
             self._numbers.bytes += size
             self._numbers.batches += len(checked)
-            await asyncio.sleep(max(size, LOOK_BYTES) / self._bytes_per_second)
+            await self.rest(max(size, LOOK_BYTES) / self._bytes_per_second)
             if not cold or len(cold) < len(checked):
                 return
             offset = cold[-1].end

@@ -64,11 +64,11 @@ class Shipping:
             tables = self._tables()
             self._store_id = tables.store_id
             self._copies = Segments(folder / LOG / str(tables.line))
-            self._copies.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in (folder, folder / LOG):
-                sync_folder(path)
             self.number = self._first(folder, tables.line)
             """Of the segment that is being copied; those before it are."""
+            for path in (folder / LOG, self._copies.folder):
+                path.mkdir(mode=0o700, exist_ok=True)
+                sync_folder(path.parent)
             self._position, self._record = self._resumed()
             self._end = self._position
 
