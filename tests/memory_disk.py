@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.model.rows import Commit, EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow
+from penstock.model.rows import Commit, EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow, KeptRow
 from penstock.store.memory.engine import MemoryStore
 
 
@@ -98,6 +98,22 @@ class MemoryEnqueueing:
     async def count_failed(self) -> int:
         self._check_open()
         return len(self._failed)
+
+    async def list_all(self, after: int, bytes_most: int) -> list[KeptRow]:
+        self._check_open()
+        found: list[KeptRow] = []
+        for id in sorted(id for id in self._rows if id > after):
+            bytes_most -= len(self._rows[id].payload)
+            if found and bytes_most < 0:
+                break
+            found.append(KeptRow(self._rows[id], self._failed.get(id)))
+        return found
+
+    async def put_back(self, kept: KeptRow) -> None:
+        self._check_open()
+        self._rows[kept.row.id] = kept.row
+        if kept.failure is not None:
+            self._failed[kept.row.id] = kept.failure
 
 
 def _failed_row(row: EnqueuedRow, failure: EnqueuedFailure) -> FailedRow:

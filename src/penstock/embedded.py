@@ -20,8 +20,9 @@ from penstock.node.limits import Limits
 from penstock.node.node import CACHE_BYTES, Node
 from penstock.node.spool.folder import DiskFolder
 from penstock.node.spool.spool import SPOOL_BYTES, SpoolSettings
+from penstock.store.closing import check_not_closed
 from penstock.store.contract import Store
-from penstock.store.open import open_engine, scheme_of
+from penstock.store.open import label_of, open_engine, scheme_of
 
 
 async def open(
@@ -45,7 +46,7 @@ async def open(
     """
     settings = None if spool is None else spool_settings(spool, spool_bytes)
     try:
-        store = await open_engine(path)
+        store = await open_usable(path)
     except BaseException:
         if settings is not None:
             await settings.folder.close()
@@ -60,6 +61,18 @@ async def open(
         await node.close()
         raise
     return LocalBroker(node, DEFAULT_NAMESPACE)
+
+
+async def open_usable(path: str | Path | None) -> Store:
+    """An open store; `Closed` where it was copied elsewhere."""
+    store = await open_engine(path)
+    if path is not None:
+        try:
+            await check_not_closed(store, label_of(path))
+        except BaseException:
+            await store.close()
+            raise
+    return store
 
 
 def spool_settings(folder: str | Path, bytes_most: int = SPOOL_BYTES, port: int | None = None) -> SpoolSettings:

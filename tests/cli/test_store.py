@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from penstock.cli.main import commands
 from tests.cli.commands import Cli
-from tests.cli.servers import DEADLINE_SECONDS, running
+from tests.cli.servers import DEADLINE_SECONDS, penstock, running
 from tests.maintenance.rig import copy_files, flip, make, segment_of
 
 
@@ -82,6 +82,27 @@ def test_a_store_that_is_served_is_not_copied(tmp_path: Path) -> None:
         assert "stop it first" in told.stderr
         assert server.request("GET", "/v1/queues")[0] == 200
     assert not (tmp_path / "copy.db").exists()
+
+
+def test_a_store_that_is_served_is_copied_online_and_closed(tmp_path: Path) -> None:
+    source, target = tmp_path / "data" / "penstock.db", tmp_path / "copy.db"
+    message = {"messages": [{"payload": "hello"}]}
+    with running(tmp_path) as server:
+        assert server.request("PUT", "/v1/queues/mail", {})[0] < 300
+        assert server.request("POST", "/v1/queues/mail/messages", message)[0] < 300
+        told = run("store", "copy", source, target, "--online").stdout
+        assert f"Now start the servers with {target}." in told
+        assert server.request("POST", "/v1/queues/mail/messages", message)[0] == 503
+    refused = penstock("serve", "--store", str(source), "--port", "0", folder=tmp_path)
+    assert refused.returncode == 1
+    assert f"was copied to {target} and closed" in refused.stderr
+    with running(tmp_path, "--store", str(target)) as server:
+        assert server.request("GET", "/v1/queues/mail/stats")[1]["messages"] == 1
+    done = json.loads(run("store", "reopen", source, "--json").stdout)
+    assert done["copied_to"] == str(target)
+    assert "is not closed" in run("store", "reopen", source, code=1).stderr
+    with running(tmp_path) as server:
+        assert server.request("POST", "/v1/queues/mail/messages", message)[0] < 300
 
 
 def test_a_backup_of_a_running_server_is_listed_and_restored(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.model.errors import Fenced, InvalidArgument
-from penstock.model.rows import REGISTRAR_SLOT, SLOTS, EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow
+from penstock.model.rows import REGISTRAR_SLOT, SLOTS, EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow, KeptRow
 from penstock.store.contract import Enqueueing, Store
 from tests.conformance.conftest import prepared
 from tests.conformance.engines import ENGINES, Engine
@@ -204,6 +204,27 @@ def test_rows_outlive_the_process(engine: Engine, tmp_path: Path) -> None:
         assert [failed.id for failed in await rows_of(store).failed("default", 0, 10)] == [2]
 
     engine.run(tmp_path, write, check)
+
+
+def test_rows_of_another_store_are_put_back_and_listed_in_pages(engine: Engine, tmp_path: Path) -> None:
+    kept = [
+        KeptRow(row(5, b"x" * 10, headers="{}", enqueued_ms=1_700_000_000_123, not_before_ms=1_800_000_000_001), None),
+        KeptRow(row(9, b"y" * 10, headers="{}", enqueued_ms=1_700_000_000_124), EnqueuedFailure(9, "why\0", 77)),
+        KeptRow(row(10, b"z" * 10, headers="{}", enqueued_ms=1_700_000_000_125), None),
+    ]
+
+    async def scenario(store: Store) -> None:
+        enqueueing = rows_of(store)
+        for one in kept:
+            await enqueueing.put_back(one)
+        assert await enqueueing.list_all(-1, 1 << 20) == kept
+        assert await enqueueing.list_all(-1, 20) == kept[:2]
+        assert await enqueueing.list_all(5, 1) == kept[1:2]
+        assert await enqueueing.list_all(10, 1) == []
+        assert await ids(store) == [5, 10]
+        assert await enqueueing.count_failed() == 1
+
+    engine.run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("engine", REFUSING, ids=lambda engine: engine.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 import penstock
 from penstock import Message
 from penstock.maintenance import copy as copying
+from penstock.maintenance import online
 from penstock.maintenance.copy import copy
+from penstock.maintenance.online import copy_online
 from penstock.maintenance.verify import verify
 from penstock.model.errors import AlreadyExists, InvalidArgument, NotFound, StoreCorrupt, Unavailable
-from penstock.model.rows import EnqueuedRow, Member
+from penstock.model.rows import REGISTRAR_SLOT, Commit, EnqueuedFailure, EnqueuedRow, KeptRow, Member
 from penstock.store.open import open_engine
 from penstock.store.sqlite import server_lock
 from tests.conformance.engines import ENGINES
@@ -199,19 +202,89 @@ def test_a_damaged_source_is_refused_and_leaves_no_queues_behind(tmp_path: Path)
         assert connection.execute("SELECT count(*) FROM catalog").fetchone() == (0,)
 
 
-@pytest.mark.parametrize("engine", ["postgres", "mysql"])
-def test_what_is_enqueued_and_not_published_is_not_left_behind(engine: str, tmp_path: Path) -> None:
-    source = place_of(engine, tmp_path)
-    make(source)
+ENQUEUED = EnqueuedRow(
+    7,
+    "default",
+    "mail",
+    None,
+    bytes(range(256)),
+    "k",
+    "p",
+    '{"a": 1.0}',
+    3,
+    5_000,
+    9_000,
+    7_000_000,
+    "once",
+    "text/plain",
+)
+
+
+async def enqueued(engine: str, place: str, folder: Path) -> None:
+    """A message that waits to be published, one that has failed, and one for a queue that is not there."""
     enqueue = next(one.enqueue for one in ENGINES if one.name == engine)
     assert enqueue is not None
+    store = await open_engine(place)
+    try:
+        await enqueue(store, folder, [ENQUEUED, EnqueuedRow(8, "default", "nowhere", None, b"waits", headers="{}")])
+        await enqueue(store, folder, [EnqueuedRow(11, "default", None, "none", b"failed", headers="{}")])
+        epochs = await store.acquire([REGISTRAR_SLOT], "test")
+        failure = EnqueuedFailure(11, "no such\0exchange", 123_456)
+        await store.apply(Commit(epochs=epochs, enqueued_failed=[failure]))
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("how", [copy, copy_online])
+@pytest.mark.parametrize(("old", "new"), [("postgres", "mysql"), ("mysql", "postgres")])
+def test_what_is_enqueued_and_not_published_is_taken_along(
+    old: str, new: str, how: Callable[[str, str], Awaitable[copying.Copied]], tmp_path: Path
+) -> None:
+    source, target = place_of(old, tmp_path / "old"), place_of(new, tmp_path / "new")
+
+    async def all_of(place: str) -> list[KeptRow]:
+        store = await open_engine(place)
+        try:
+            assert store.enqueueing is not None
+            return await store.enqueueing.list_all(-1, 1 << 20)
+        finally:
+            await store.close()
 
     async def main() -> None:
+        await enqueued(old, source, tmp_path / "old")
+        copied = await how(source, target)
+        assert copied.enqueued == 3
+        expected = await all_of(source)
+        assert [one.row.id for one in expected] == [7, 8, 11]
+        assert expected[2].failure == EnqueuedFailure(11, "no such\0exchange", 123_456)
+        assert await all_of(target) == expected
+        async with await penstock.open(target) as broker:
+            await broker.declare_queue("mail")
+            await broker.declare_queue("nowhere")
+            claim = await broker.claim("nowhere", wait=30.0)
+            assert [one.payload for one in claim] == [b"waits"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("engine", ["postgres", "mysql"])
+def test_what_is_enqueued_is_not_left_behind_where_it_has_no_place(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(online, "TRY_AGAIN_SECONDS", 0.0)
+    source = place_of(engine, tmp_path)
+
+    async def main() -> None:
+        await enqueued(engine, source, tmp_path)
+        for number, how in enumerate((copy, copy_online)):
+            with pytest.raises(InvalidArgument, match="1 enqueued messages that could not be published"):
+                await how(source, str(tmp_path / f"{number}.db"))
         store = await open_engine(source)
-        await enqueue(store, tmp_path, [EnqueuedRow(1, "default", "mail", None, b"soon")])
+        epochs = await store.acquire([REGISTRAR_SLOT], "test")
+        await store.apply(Commit(epochs=epochs, enqueued_deleted=[11]))
         await store.close()
         with pytest.raises(InvalidArgument, match="enqueued messages that no server has published"):
-            await copy(source, str(tmp_path / "target.db"))
+            await copy(source, str(tmp_path / "2.db"))
 
     asyncio.run(main())
 

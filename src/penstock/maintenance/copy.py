@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from penstock.batch import is_intact
+from penstock.maintenance.enqueued import carry, check_can_hold
 from penstock.maintenance.holding import Held, held
 from penstock.maintenance.verify import (
     ROWS_AT_ONCE,
@@ -24,6 +25,7 @@ from penstock.maintenance.verify import (
     no_progress,
     read_all,
 )
+from penstock.model import INTEGER_MAX
 from penstock.model.errors import AlreadyExists, InvalidArgument, StoreCorrupt
 from penstock.model.rows import (
     BatchRow,
@@ -61,47 +63,39 @@ class Copied(msgspec.Struct):
     ids: int = 0
     outbox: int = 0
     traces: int = 0
+    enqueued: int = 0
+    """Messages that applications have enqueued and no server has published."""
     seconds: float = 0.0
 
 
 async def copy(source: str, target: str, progress: Progress = no_progress) -> Copied:
     """Copy a whole store to an empty one."""
     started = monotonic()
-    if label_of(source) == label_of(target):
-        raise InvalidArgument(f"{label_of(source)} cannot be copied to itself; name another place")
-    async with held(source, TOOL, must_exist=True) as old:
-        await _check_nothing_enqueued(old)
-        async with held(target, TOOL, must_exist=False, above=old.incarnation) as new:
-            await _check_empty(new)
-            copied = await Copying(old, new, progress).run()
+    check_places(source, target)
+    async with (
+        held(source, TOOL, must_exist=True) as old,
+        held(target, TOOL, must_exist=False, above=old.incarnation) as new,
+    ):
+        await check_empty(new)
+        await check_can_hold(old.store, new.store, old.label, new.label)
+        copied = await Copying(old, new, progress).run()
     copied.seconds = round(monotonic() - started, 3)
     return copied
 
 
-async def _check_nothing_enqueued(source: Held) -> None:
-    """What applications enqueued and no server has published yet is in a form that only its own database has."""
-    enqueueing = source.store.enqueueing
-    if enqueueing is None:
-        return
-    if await enqueueing.rows(1, 1):
-        raise InvalidArgument(
-            f"{source.label} has enqueued messages that no server has published yet; let a server run until they are"
-        )
-    failed = await enqueueing.count_failed()
-    if failed:
-        raise InvalidArgument(
-            f"{source.label} has {failed} enqueued messages that could not be published; retry or delete them with "
-            "'penstock enqueued' first"
-        )
+def check_places(source: str, target: str) -> None:
+    if label_of(source) == label_of(target):
+        raise InvalidArgument(f"{label_of(source)} cannot be copied to itself; name another place")
 
 
-async def _check_empty(target: Held) -> None:
+async def check_empty(target: Held) -> None:
     store = target.store
-    parts = (
+    parts: tuple[Sequence[object], ...] = (
         await store.catalog(),
         await store.list_lanes(-1, 1),
         await store.outbox(-1, 1),
         await store.list_traces(-1, 1),
+        [] if store.enqueueing is None else await store.enqueueing.list_all(-INTEGER_MAX, 1),
     )
     if any(parts):
         raise AlreadyExists(f"{target.label} is not empty; name a place where there is no store, or an empty one")
@@ -125,6 +119,7 @@ class Copying:
             async for change in self._changes(lane):
                 await collected.put(change)
         await collected.flush()
+        self._done.enqueued = await carry(self._source, self._target, self._done.target)
         await self._copy_rest()
         await self._compare(lanes)
         return self._done
@@ -140,10 +135,7 @@ class Copying:
     async def _sound_batches(self, image: LaneImage) -> AsyncIterator[BatchRow]:
         async for row in read_all(self._source, image):
             if not row.is_intact and not is_intact(row.body):
-                raise StoreCorrupt(
-                    f"{self._done.source} is damaged: the payloads of offsets {row.base} to {row.end - 1} of lane "
-                    f"{image.lane} fail their checksum; 'penstock store verify' tells whose they are"
-                )
+                raise damaged(self._done.source, image.lane, row)
             self._done.batches += 1
             self._done.messages += row.count
             self._done.bytes += row.size
@@ -164,27 +156,36 @@ class Copying:
         for number, lane in enumerate(lanes):
             self._progress("comparing lanes", number, len(lanes))
             [was], [found] = await source.load([lane], 0), await target.load([lane], 0)
-            self._same(_in_order(found), _in_order(was), f"the rows of lane {lane}")
+            self._same(in_order(found), in_order(was), f"the rows of lane {lane}")
             await self._same_all(read_all(target, was), read_all(source, was), f"the batches of lane {lane}")
             await self._same_all(
                 list_all_dedup(target, lane), list_all_dedup(source, lane), f"the dedup ids of lane {lane}"
             )
-        await self._same_all(_all_outbox(target), _all_outbox(source), "the outbox")
+        await self._same_all(all_outbox(target), all_outbox(source), "the outbox")
         await self._same_all(_all_traces(target), _all_traces(source), "the traces")
-        self._same(_sorted_rows(await target.catalog()), _sorted_rows(await source.catalog()), "the catalog")
+        self._same(sorted_rows(await target.catalog()), sorted_rows(await source.catalog()), "the catalog")
         self._progress("comparing lanes", len(lanes), len(lanes))
 
     async def _same_all(self, found: AsyncIterator[object], expected: AsyncIterator[object], what: str) -> None:
         end = object()
         async for one in expected:
-            self._same(_plain(await anext(found, end)), _plain(one), what)
+            self._same(plain(await anext(found, end)), plain(one), what)
         self._same(await anext(found, end), end, what)
 
     def _same(self, found: object, expected: object, what: str) -> None:
         if found != expected:
-            raise StoreCorrupt(
-                f"{what} are not the same in {self._done.target} as in {self._done.source}: it is no copy; delete it"
-            )
+            raise not_same(what, self._done)
+
+
+def damaged(source: str, lane: int, row: BatchRow) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"{source} is damaged: the payloads of offsets {row.base} to {row.end - 1} of lane {lane} fail their checksum; "
+        "'penstock store verify' tells whose they are"
+    )
+
+
+def not_same(what: str, done: Copied) -> StoreCorrupt:
+    return StoreCorrupt(f"{what} are not the same in {done.target} as in {done.source}: it is no copy; delete it")
 
 
 async def changes_of(
@@ -215,7 +216,7 @@ async def commit_rest(
     """
     store, any_slot = target.store, {0: target.epochs[0]}
     outbox = traces = 0
-    async for page in _all_outbox(source):
+    async for page in all_outbox(source):
         promised = [row for row in page if lanes is None or row.lane in lanes or row.lane >= EPHEMERAL_FROM]
         await store.apply(Commit(epochs=any_slot, outbox=promised))
         outbox += len(promised)
@@ -294,7 +295,7 @@ async def _gathered(rows: AsyncIterator[Row], size_of: Callable[[Row], int]) -> 
         yield page
 
 
-async def _all_outbox(store: Readable) -> AsyncIterator[list[OutboxRow]]:
+async def all_outbox(store: Readable) -> AsyncIterator[list[OutboxRow]]:
     after = -1
     while rows := await store.outbox(after, ROWS_AT_ONCE):
         yield rows
@@ -304,20 +305,20 @@ async def _all_outbox(store: Readable) -> AsyncIterator[list[OutboxRow]]:
 async def _all_traces(store: Readable) -> AsyncIterator[list[TraceRow]]:
     after_ms = -1
     while rows := await store.list_traces(after_ms, ROWS_AT_ONCE):
-        yield _sorted_rows(rows)
+        yield sorted_rows(rows)
         after_ms = max(row.at_ms for row in rows)
 
 
-def _sorted_rows(rows: Sequence[Row]) -> list[Row]:
+def sorted_rows(rows: Sequence[Row]) -> list[Row]:
     """In one order, whatever the engine's."""
     return sorted(rows, key=repr)
 
 
-def _in_order(image: LaneImage) -> LaneImage:
-    rows = {name: _sorted_rows(getattr(image, name)) for name in ("groups", "leases", "waiting", "dead")}
+def in_order(image: LaneImage) -> LaneImage:
+    rows = {name: sorted_rows(getattr(image, name)) for name in ("groups", "leases", "waiting", "dead")}
     return msgspec.structs.replace(image, **rows)
 
 
-def _plain(row: object) -> object:
+def plain(row: object) -> object:
     """A row without what an engine says of how it read it."""
     return msgspec.structs.replace(row, is_intact=False) if isinstance(row, BatchRow) else row

@@ -11,7 +11,7 @@ import platform
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter, time_ns
@@ -22,9 +22,11 @@ import msgspec
 from penstock.maintenance.verify import LANES_AT_ONCE, Rows, list_all_lanes
 from penstock.model.errors import NotFound, PenstockError
 from penstock.model.rows import SLOTS
+from penstock.store.closing import CLOSED
 from penstock.store.contract import FullStore
 from penstock.store.open import label_of, open_engine, scheme_of
 from penstock.store.sqlite import server_lock, snapshot
+from penstock.store.sqlite.statements import SQL
 from penstock.version import VERSION
 
 State = Literal["fine", "mind", "wrong"]
@@ -87,8 +89,18 @@ async def _check_file(path: Path) -> list[Check]:
         queues = sum(row.kind == "queue" for row in await taken.catalog())
         log = sum(taken.segments.path(number).stat().st_size for number in taken.segments.numbers())
         newest_ms = await _newest_ms(taken)
+        members = [row[1] for row in taken.connection.execute(SQL.nodes, (0,))]
     text = f"{label_of(path)}: {queues} queues, a file of {_size(path)} and a log of {_bytes(log)}"
-    return [Check("store", "fine", text), *_check_files(path), _served(path), _clock_of_messages(newest_ms)]
+    checks = [Check("store", "fine", text), *_closed(members), *_check_files(path)]
+    return [*checks, _served(path), _clock_of_messages(newest_ms)]
+
+
+def _closed(members: Iterable[str]) -> Iterator[Check]:
+    for name in members:
+        if name.startswith(CLOSED):
+            advice = "start servers with the copy; 'penstock store reopen' opens this one again"
+            text = f"it was copied to {name.removeprefix(CLOSED)} and closed: servers are refused"
+            yield Check("store", "wrong", text, advice)
 
 
 def _served(path: Path) -> Check:
@@ -148,11 +160,12 @@ async def _check_members(store: FullStore) -> Iterator[Check]:
     text = f"the database's clock is {abs(skew):.0f} ms {'ahead' if skew > 0 else 'behind'}, ± {took / 2:.0f} ms"
     advice = "let both machines follow the same time servers" if abs(skew) > SKEW_MS_MOST + took / 2 else ""
     clock = Check("clock", "mind" if advice else "fine", text, advice)
-    live = {row.incarnation: row for row in view.nodes if row.is_live}
+    live = {row.incarnation: row for row in view.nodes if row.is_live and not row.name.startswith(CLOSED)}
     owned = sum(row.node in live for row in view.slots)
     names = ", ".join(f"{row.name} ({row.version})" for row in live.values())
     versions = {row.version for row in live.values()}
     checks = [Check("database", "fine" if took < SYNC_MS_MOST else "mind", f"a round trip takes {took:.1f} ms"), clock]
+    checks += _closed(row.name for row in view.nodes)
     if not live:
         checks.append(Check("server", "mind", "no server uses the store"))
     elif owned < SLOTS:

@@ -197,6 +197,18 @@ class EnqueuedFailure(msgspec.Struct, frozen=True, gc=False):
     failed_ms: int
 
 
+def failure_of(id: int, error: str | None, failed_ms: int | None) -> EnqueuedFailure | None:
+    """What a row's columns say of a failure; None where it has not failed."""
+    return None if failed_ms is None else EnqueuedFailure(id, error or "", failed_ms)
+
+
+class KeptRow(msgspec.Struct, frozen=True, gc=False):
+    """An enqueued message with all that is known of it: what a copy of a store takes along."""
+
+    row: EnqueuedRow
+    failure: EnqueuedFailure | None
+
+
 class FailedRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """An enqueued message that cannot be published, without its payload."""
 

@@ -48,6 +48,7 @@ from penstock.model.rows import (
     EnqueuedTarget,
     FailedRow,
     Joined,
+    KeptRow,
     LaneImage,
     Member,
     OutboxRow,
@@ -201,6 +202,12 @@ class Enqueueing(Protocol):
 
     async def count_failed(self) -> int:
         """How many enqueued rows have failed, in all namespaces."""
+
+    async def list_all(self, after: int, bytes_most: int) -> list[KeptRow]:
+        """Enqueued rows with ids above `after`, failed or not, by rising id; at least one, then up to a limit."""
+
+    async def put_back(self, kept: KeptRow) -> None:
+        """Put a row of another store, under its id; whoever enqueues from now on gets higher ones."""
 
 
 class Maintenance(Protocol):

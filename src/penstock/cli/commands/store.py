@@ -103,29 +103,59 @@ def finding_row(one: Finding) -> tuple[object, ...]:
 @store.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
+@click.option("--online", is_flag=True, help="While servers use FROM; at the end it is closed for them.")
 @json_option
-def copy(source: str, target: str, as_json: bool) -> None:
+def copy(source: str, target: str, online: bool, as_json: bool) -> None:
     """Copy a store to another one, of the same or another engine.
 
     Every queue, message, group, lease, dead letter, dedup id, schedule, mark, staged transaction, exchange and binding
-    is there afterwards, with the same offsets, and is compared at the end. No server may use either store meanwhile.
-    TO must be empty or not there; FROM stays as it is.
+    is there afterwards, with the same offsets, and is compared. TO must be empty or not there. No server may use either
+    store meanwhile, and FROM stays as it is.
+
+    With --online servers go on with FROM. When TO has caught up, FROM is closed: its servers are refused every commit,
+    what they have answered is copied, and TO is ready. Start the servers anew with TO then. If it fails before that,
+    FROM is open again and nothing is lost; if it is killed, 'penstock store reopen' opens FROM.
 
     \b
     Examples:
       penstock store copy data/penstock.db postgresql://user@host/database
+      penstock store copy data/penstock.db postgresql://user@host/database --online
       penstock store copy 'postgresql://user@host/database?schema=penstock' mysql://user@host/penstock
       penstock store copy mysql://user@host/penstock /var/lib/penstock/data.db --json
     """
     from penstock.maintenance import copy as work
+    from penstock.maintenance import online as online_work
 
     with StageBar() as bar:
-        done = run_tool(work.copy(source, target, bar))
+        done = run_tool(online_work.copy_online(source, target, bar) if online else work.copy(source, target, bar))
     text = (
         f"Copied {counted(done.queues, 'queue')} with {counted(done.messages, 'message')} and "
         f"{counted(done.ids, 'id')} from {done.source} to {done.target} in {done.seconds:.1f} s, and compared them."
     )
+    if isinstance(done, online_work.CopiedOnline):
+        text += (
+            f" After {counted(done.rounds, 'round')} {done.source} was closed; {done.target} was ready "
+            f"{done.pause_seconds:.2f} s later. Now start the servers with {done.target}."
+        )
     said(done, text).show(as_json)
+
+
+@store.command()
+@store_argument
+@json_option
+def reopen(place: str, as_json: bool) -> None:
+    """Let servers use a store again that 'store copy --online' has closed.
+
+    What came to the copy since is not in it: servers must not use both.
+
+    \b
+    Example:
+      penstock store reopen data/penstock.db
+    """
+    from penstock.maintenance import online as work
+
+    copy_at = run_tool(work.reopen(place))
+    said({"store": place, "copied_to": copy_at}, f"Servers can use it again. It was copied to {copy_at}.").show(as_json)
 
 
 # Backups -------------------------------------------------------------------------------------------------

@@ -36,15 +36,15 @@ from penstock.cli.serve.settings import Flags
 from penstock.config import Config, Loaded
 from penstock.config.load import is_unspecified
 from penstock.declare.plan import StepFailed, plan_all, take
-from penstock.embedded import NodeSettings, open_member, open_store, spool_settings
+from penstock.embedded import NodeSettings, open_member, open_store, open_usable, spool_settings
 from penstock.fronts.front import Front
-from penstock.model.errors import PenstockError, StoreCorrupt
+from penstock.model.errors import Closed, PenstockError, StoreCorrupt
 from penstock.node.broker import LocalBroker
 from penstock.node.broker.cluster import ClusterBroker
 from penstock.node.clock import StoreClock, SystemClock
 from penstock.node.cluster.membership import ClusterOptions
 from penstock.node.limits import Limits
-from penstock.store.open import open_engine, scheme_of
+from penstock.store.open import scheme_of
 from penstock.store.sqlite import server_lock
 from penstock.store.sqlite.log import sync
 
@@ -222,7 +222,7 @@ async def open_broker(config: Config) -> LocalBroker | ClusterBroker:
         spool = None
         if has_spool(config):
             spool = spool_settings(config.spool.folder, config.spool.bytes, config.http.port)
-        store = await open_engine(config.store.path)
+        store = await open_usable(config.store.path)
         settings: NodeSettings = {
             "cache_bytes": config.node.cache_bytes,
             "events": config.node.events,
@@ -239,7 +239,11 @@ async def open_broker(config: Config) -> LocalBroker | ClusterBroker:
     except StoreCorrupt as error:
         raise CannotStart(f"{error}; choose another file with --store, or restore this one from a backup") from None
     except PenstockError as error:
-        advice = "" if scheme_of(config.store.path) else "; choose a place that can be written with --store"
+        advice = (
+            ""
+            if scheme_of(config.store.path) or isinstance(error, Closed)
+            else "; choose a place that can be written with --store"
+        )
         raise CannotStart(f"{error}{advice}") from None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from penstock.model.errors import PenstockError
-from penstock.model.rows import EnqueuedRow, EnqueuedTarget, FailedRow
+from penstock.model.rows import EnqueuedRow, EnqueuedTarget, FailedRow, KeptRow, failure_of
 from penstock.store.mysql.statements import SQL, any_of, filled, filled_by_name
 
 POLL_S: Final = 0.2
@@ -44,6 +44,19 @@ class MysqlEnqueueing:
     async def count_failed(self) -> int:
         count: int = (await self._fetch(SQL.count_failed_enqueued.encode()))[0][0]
         return count
+
+    async def list_all(self, after: int, bytes_most: int) -> list[KeptRow]:
+        rows = await self._fetch(filled(SQL.all_enqueued, after, bytes_most))
+        return [
+            KeptRow(EnqueuedRow(*(*row, bool(mandatory), enqueued_ms)), failure_of(row[0], error, failed_ms))
+            for *row, mandatory, enqueued_ms, error, failed_ms in rows
+        ]
+
+    async def put_back(self, kept: KeptRow) -> None:
+        row, failure = kept.row, kept.failure
+        values = [getattr(row, name) for name in row.__struct_fields__]
+        values += [None, None] if failure is None else [failure.error, failure.failed_ms]
+        await self._fetch(filled(SQL.put_enqueued, values))
 
     async def close(self) -> None:
         if self._watcher is not None:

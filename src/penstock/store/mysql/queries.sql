@@ -517,6 +517,25 @@ WHERE e.failed_ms IS NULL AND (sized.number = 1 OR sized.total <= %(bytes_most)s
 SELECT id, namespace, octet_length(payload), enqueued_ms, coalesce(error, ''), failed_ms, queue, exchange, `key`
 FROM enqueued WHERE failed_ms IS NOT NULL AND CAST(namespace AS BINARY) = %s AND id > %s ORDER BY id LIMIT %s
 
+-- name: all_enqueued
+-- Rows above an id, failed or not. Payloads' sizes are looked at before any is read.
+SELECT e.id, e.namespace, e.queue, e.exchange, e.payload, e.`key`, e.`partition`, e.headers, e.priority, e.delay_ms,
+    e.not_before_ms, e.ttl_ms, e.dedup_id, e.content_type, e.correlation_id, e.trace_id, e.mandatory, e.enqueued_ms,
+    e.error, e.failed_ms
+FROM (
+    SELECT id, sum(size) OVER (ORDER BY id) AS total, row_number() OVER (ORDER BY id) AS number FROM (
+        SELECT id, octet_length(payload) AS size FROM enqueued WHERE id > %s ORDER BY id LIMIT 1000
+    ) AS near
+) AS sized STRAIGHT_JOIN enqueued e ON e.id = sized.id
+WHERE sized.number = 1 OR sized.total <= %s ORDER BY e.id
+
+-- name: put_enqueued
+-- A row of another store.
+INSERT INTO enqueued (
+    id, namespace, queue, exchange, payload, `key`, `partition`, headers, priority, delay_ms, not_before_ms, ttl_ms,
+    dedup_id, content_type, correlation_id, trace_id, mandatory, enqueued_ms, error, failed_ms
+) VALUES (%s)
+
 -- name: count_failed_enqueued
 -- How many rows have failed.
 SELECT count(*) FROM enqueued WHERE failed_ms IS NOT NULL

@@ -220,7 +220,9 @@ class PostgresStore:
         return [lane for (lane,) in await self._fetch(self._sql.list_lanes, after, max(most, 0))]
 
     async def list_dedup(self, lane: int, after: bytes | None, most: int, from_offset: int = 0) -> list[DedupRow]:
-        return [DedupRow(*row) for row in await self._fetch(self._sql.list_dedup, lane, after, max(most, 0), from_offset)]
+        return [
+            DedupRow(*row) for row in await self._fetch(self._sql.list_dedup, lane, after, max(most, 0), from_offset)
+        ]
 
     async def list_traces(self, after_ms: int, most: int) -> list[TraceRow]:
         rows = await self._fetch(self._sql.list_traces, after_ms, max(most, 1))

@@ -13,7 +13,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.model.rows import EnqueuedRow, EnqueuedTarget, FailedRow
+from penstock.model.rows import EnqueuedRow, EnqueuedTarget, FailedRow, KeptRow, failure_of
+from penstock.store.postgres.apply import kept as as_kept
 from penstock.store.postgres.apply import restored
 from penstock.store.postgres.pool import StoreAddress
 from penstock.store.postgres.schema import CHANNEL
@@ -60,6 +61,20 @@ class PostgresEnqueueing:
     async def count_failed(self) -> int:
         count: int = (await self._fetch(self._sql.count_failed_enqueued))[0][0]
         return count
+
+    async def list_all(self, after: int, bytes_most: int) -> list[KeptRow]:
+        return [
+            KeptRow(EnqueuedRow(*row), failure_of(row[0], error and restored(error), failed_ms))
+            for *row, error, failed_ms in await self._fetch(self._sql.all_enqueued, after, bytes_most)
+        ]
+
+    async def put_back(self, kept: KeptRow) -> None:
+        row, failure = kept.row, kept.failure
+        values = [getattr(row, name) for name in row.__struct_fields__[:-1]]
+        await self._fetch(self._sql.put_enqueued, *values)
+        error, failed_ms = (None, None) if failure is None else (as_kept(failure.error), failure.failed_ms)
+        await self._fetch(self._sql.date_enqueued, row.id, row.enqueued_ms, error, failed_ms)
+        await self._fetch(self._sql.raise_enqueued)
 
     async def close(self) -> None:
         if self._listener is not None:

@@ -292,6 +292,40 @@ SELECT id, namespace, octet_length(payload), floor(extract(epoch FROM enqueued_a
     floor(extract(epoch FROM failed_at) * 1000)::bigint, queue, exchange, key
 FROM penstock.enqueued WHERE failed_at IS NOT NULL AND namespace = $1 AND id > $2 ORDER BY id LIMIT $3
 
+-- name: all_enqueued
+-- Rows above an id, failed or not. Payloads' sizes are looked at before any is read.
+SELECT id, namespace, queue, exchange, payload, key, partition, headers::text, priority, delay_ms,
+    coalesce(floor(extract(epoch FROM not_before) * 1000)::bigint, 0), ttl_ms, dedup_id, content_type, correlation_id,
+    trace_id, mandatory, floor(extract(epoch FROM enqueued_at) * 1000)::bigint,
+    error, floor(extract(epoch FROM failed_at) * 1000)::bigint
+FROM penstock.enqueued WHERE id = ANY (ARRAY(
+    SELECT id FROM (
+        SELECT id, sum(size) OVER (ORDER BY id) AS total, row_number() OVER (ORDER BY id) AS number FROM (
+            SELECT id, octet_length(payload) AS size FROM penstock.enqueued WHERE id > $1 ORDER BY id LIMIT 1000
+        ) AS near
+    ) AS sized WHERE number = 1 OR total <= $2
+)) ORDER BY id
+
+-- name: put_enqueued
+-- A row of another store.
+INSERT INTO penstock.enqueued (
+    id, namespace, queue, exchange, payload, key, partition, headers, priority, delay_ms, not_before, ttl_ms, dedup_id,
+    content_type, correlation_id, trace_id, mandatory
+) OVERRIDING SYSTEM VALUE VALUES (
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, to_timestamp(0) + nullif($11::bigint, 0) * interval '1 millisecond', $12,
+    $13, $14, $15, $16, $17
+)
+
+-- name: date_enqueued
+-- When it was enqueued and why it failed, which nobody may say who enqueues.
+UPDATE penstock.enqueued SET enqueued_at = to_timestamp(0) + $2::bigint * interval '1 millisecond', error = $3,
+    failed_at = to_timestamp(0) + $4::bigint * interval '1 millisecond'
+WHERE id = $1
+
+-- name: raise_enqueued
+-- Whoever enqueues from now on gets higher ids.
+SELECT setval(pg_get_serial_sequence('penstock.enqueued', 'id'), (SELECT max(id) FROM penstock.enqueued))
+
 -- name: count_failed_enqueued
 -- How many rows have failed.
 SELECT count(*) FROM penstock.enqueued WHERE failed_at IS NOT NULL

@@ -150,9 +150,7 @@ def list_lanes(connection: Connection, after: int, most: int) -> list[int]:
     return [lane for (lane,) in connection.execute(SQL.list_lanes, (after, max(most, 0)))]
 
 
-def list_dedup(
-    connection: Connection, lane: int, after: bytes | None, most: int, from_offset: int
-) -> list[DedupRow]:
+def list_dedup(connection: Connection, lane: int, after: bytes | None, most: int, from_offset: int) -> list[DedupRow]:
     rows = connection.execute(SQL.list_dedup, (lane, after, max(most, 0), from_offset))
     return [understood(DedupRow, row) for row in rows]
 
