@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -35,9 +35,8 @@ DEADLINE_S = 60.0
 
 @dataclass
 class Traffic:
-    """Producers and consumers of a server, and what it has answered them."""
+    """Producers and consumers of servers, and what these have answered them."""
 
-    url: str
     published: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By dedup id: lane and offset that the server answered."""
     tried: set[str] = field(default_factory=set)
@@ -47,8 +46,8 @@ class Traffic:
     refused: Counter[str] = field(default_factory=Counter)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def produce(self, name: str) -> None:
-        async with AsyncClient(self.url) as client:
+    async def produce(self, url: str, name: str) -> None:
+        async with AsyncClient(url) as client:
             for number in count():
                 if self.ending.is_set():
                     return
@@ -62,8 +61,8 @@ class Traffic:
                     self.refused[type(error).__name__] += 1
                     await asyncio.sleep(0.05)
 
-    async def consume(self) -> None:
-        async with AsyncClient(self.url) as client:
+    async def consume(self, url: str) -> None:
+        async with AsyncClient(url) as client:
             while not self.ending.is_set():
                 try:
                     claim = await asyncio.wait_for(client.claim("work", max=5, lease_seconds=600.0), 5)
@@ -86,20 +85,22 @@ async def until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize(("old", "new"), PAIRS)
-def test_nothing_that_was_answered_is_lost_while_servers_go_on(old: str, new: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("old", "new", "servers"), [*((*pair, 1) for pair in PAIRS), ("postgres", "mysql", 2)])
+def test_nothing_that_was_answered_is_lost_while_servers_go_on(
+    old: str, new: str, servers: int, tmp_path: Path
+) -> None:
     source, target = place_of(old, tmp_path / "old"), place_of(new, tmp_path / "new")
     make(source)
 
-    async def main(url: str) -> Traffic:
-        async with AsyncClient(url) as client:
+    async def main(urls: list[str]) -> Traffic:
+        async with AsyncClient(urls[0]) as client:
             await client.declare_queue("work", lanes=LANES, retain_ms=3_600_000, dedup_window_ms=3_600_000)
-        traffic = Traffic(url)
+        traffic = Traffic()
         async with asyncio.TaskGroup() as tasks:
             for number in range(3):
-                tasks.create_task(traffic.produce(f"p{number}"))
-            for _ in range(2):
-                tasks.create_task(traffic.consume())
+                tasks.create_task(traffic.produce(urls[number % servers], f"p{number}"))
+            for number in range(2):
+                tasks.create_task(traffic.consume(urls[number % servers]))
             await until(lambda: len(traffic.acked) >= 30)
             before = len(traffic.published)
             done = await copy_online(source, target)
@@ -110,11 +111,11 @@ def test_nothing_that_was_answered_is_lost_while_servers_go_on(old: str, new: st
             await until(lambda: sum(traffic.refused.values()) >= refused + 10)
             assert len(traffic.published) <= answered + 3, "the old server still takes messages"
             traffic.ending.set()
-        print(f"{old} to {new}: pause of {done.pause_seconds} s, {done.rounds} rounds, {answered} published")
         return traffic
 
-    with running(tmp_path, "--store", source) as server:
-        traffic = asyncio.run(main(server.url))
+    with ExitStack() as stack:
+        started = [stack.enter_context(running(tmp_path, "--store", source)) for _ in range(servers)]
+        traffic = asyncio.run(main([server.url for server in started]))
     asyncio.run(check(target, traffic))
     assert asyncio.run(verify(target)).ok
 

@@ -132,6 +132,8 @@ def copy(source: str, target: str, online: bool, as_json: bool) -> None:
         f"Copied {counted(done.queues, 'queue')} with {counted(done.messages, 'message')} and "
         f"{counted(done.ids, 'id')} from {done.source} to {done.target} in {done.seconds:.1f} s, and compared them."
     )
+    if done.enqueued:
+        text += f" {counted(done.enqueued, 'enqueued message')} of applications came along."
     if isinstance(done, online_work.CopiedOnline):
         text += (
             f" After {counted(done.rounds, 'round')} {done.source} was closed; {done.target} was ready "
