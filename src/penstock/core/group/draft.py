@@ -27,7 +27,7 @@ class _Aside:
     def __init__(self) -> None:
         self.log = Log()
         self.first = self.end = self.visible_end = 0
-        self.dirty = False
+        self.dirty = self.has_died = False
 
 
 class Draft:
@@ -87,4 +87,6 @@ def adopt(group: WorkState, now_ms: int, made: Draft) -> None:
     group.waiting.join(state.waiting)
     group.dead.join(state.dead)
     group.events.join(state.events)
-    group.died += state.died
+    if state.died:
+        group.died += state.died
+        group.lane.has_died = True
