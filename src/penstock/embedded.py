@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from penstock.api.broker import Broker
-from penstock.model import DEFAULT_NAMESPACE, INTEGER_MAX, check_integer
+from penstock.model import DEFAULT_NAMESPACE, INTEGER_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX, check_integer
 from penstock.node.broker import LocalBroker
 from penstock.node.clock import Clock, StoreClock, SystemClock
 from penstock.node.cluster.membership import ClusterOptions
@@ -32,6 +32,7 @@ async def open(
     events: bool = True,
     spool: str | Path | None = None,
     spool_bytes: int = SPOOL_BYTES,
+    message_bytes: int = PAYLOAD_BYTES_DEFAULT,
 ) -> Broker:
     """Open a broker on an SQLite file, made where it is missing; `None` keeps everything in memory only.
 
@@ -43,17 +44,26 @@ async def open(
     of deliveries on. Close it, or use it as `async with await penstock.open(path) as broker`.
 
     `spool` is a folder for publishes while a database is away, up to `spool_bytes` of them: see docs/spool.md.
+
+    `message_bytes` is the largest payload of a message, up to 512 MiB.
     """
-    settings = None if spool is None else spool_settings(spool, spool_bytes)
+    check_integer(message_bytes, "message_bytes", 1, PAYLOAD_BYTES_MAX)
+    held = None if spool is None else spool_settings(spool, spool_bytes)
+    settings: NodeSettings = {
+        "cache_bytes": cache_bytes,
+        "events": events,
+        "limits": Limits(message_bytes=message_bytes),
+        "spool": held,
+    }
     try:
         store = await open_usable(path)
     except BaseException:
-        if settings is not None:
-            await settings.folder.close()
+        if held is not None:
+            await held.folder.close()
         raise
     if path is None or not scheme_of(path):
-        return await open_store(store, SystemClock(), cache_bytes=cache_bytes, events=events, spool=settings)
-    node = Node(store, StoreClock(), cache_bytes=cache_bytes, events=events, spool=settings)
+        return await open_store(store, SystemClock(), **settings)
+    node = Node(store, StoreClock(), **settings)
     try:
         cluster = await node.open_among(node_name(settings), ClusterOptions(), is_alone=True)
         await cluster.join("")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 from penstock.model import (
-    BATCH_BYTES_MAX,
+    BATCH_BYTES_DEFAULT,
     BATCH_MESSAGES_MAX,
     DEFAULT_NAMESPACE,
     Headers,
@@ -204,8 +204,8 @@ def _document(
     for message in messages:
         check_message(message)
         size += len(message.payload)
-    if size > BATCH_BYTES_MAX:
-        raise MessageTooLarge(f"{size} bytes in one call; the limit is {BATCH_BYTES_MAX}")
+    if size > BATCH_BYTES_DEFAULT:
+        raise MessageTooLarge(f"{size} bytes in one call; the limit is {BATCH_BYTES_DEFAULT}")
     return _json([target | _members(message) for message in messages])
 
 

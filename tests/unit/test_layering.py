@@ -58,8 +58,8 @@ BELOW_NODE: Final = BELOW_CORE | {"core", "store", "api"}
 
 LAYERS: Final = {
     "model": Layer(frozenset(), IMPURE),
-    # The codec keeps a compressor for each thread: it may know threads, though not wait for one.
-    "batch": Layer(DATA, IMPURE - {"sys", "threading"}),
+    # The codec keeps a compressor for each thread: it may know threads, though not wait for one. Its BytesIO is memory.
+    "batch": Layer(DATA, IMPURE - {"io", "sys", "threading"}),
     "core": Layer(BELOW_CORE, IMPURE),
     "store": Layer(BELOW_CORE),
     # What a caller sees, wherever the broker runs.

@@ -43,7 +43,7 @@ class QueueOptions(TypedDict, total=False):
     max_length: int | None
     max_bytes: int | None
     overflow: Overflow
-    max_message_bytes: int
+    max_message_bytes: int | None
     dedup_window_ms: int
     keep_done_ms: int
     retain_ms: int | None

@@ -1,7 +1,7 @@
 """The body of a batch: the payloads and their lengths in one block, compressed where that pays.
 
 This module knows bytes and lengths only: no message, no metadata, no column. It decompresses in bounded memory, or
-refuses. It keeps one compressor per thread and never blocks.
+refuses. It keeps one compressor per thread and never blocks: `BytesIO` is memory.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -36,6 +37,7 @@ from penstock.model.errors import InvalidArgument, InvalidBatch
 COMPRESS_BYTES_MIN: Final = 512
 _SAMPLE_PIECE_BYTES: Final = 1024
 _SAMPLE_PIECES: Final = 4
+JOINED_BYTES: Final = 1024 * 1024
 LARGE_PIECE_BYTES: Final = 2048
 """Average bytes from which payloads are handled one by one and copied once; smaller ones are joined first."""
 
@@ -72,7 +74,7 @@ def write_body(lengths: array[int], pieces: Sequence[bytes | memoryview]) -> byt
         parts = (b"".join(parts),)
         pieces = (memoryview(parts[0])[len(packed) :],)
     if _seems_to_pay(pieces, size, len(packed)):
-        block = b"".join(parts)
+        block = joined(parts)
         compressed = _zstandard.compressor.compress(block)
         parts = (block,)
         if _pays(len(compressed), len(block)):
@@ -82,7 +84,19 @@ def write_body(lengths: array[int], pieces: Sequence[bytes | memoryview]) -> byt
     checksum = crc32(head)
     for part in parts:
         checksum = crc32(part, checksum)
-    return b"".join((head, CHECKSUM.pack(checksum), *parts))
+    return joined((head, CHECKSUM.pack(checksum), *parts))
+
+
+def joined(parts: Sequence[bytes | memoryview]) -> bytes:
+    """The parts as one. Of large ones a piece at a time: while bytes are joined no other thread has its turn."""
+    if sum(map(len, parts)) < JOINED_BYTES:
+        return b"".join(parts)
+    whole = BytesIO()
+    for part in parts:
+        view = memoryview(part)
+        for start in range(0, len(view), JOINED_BYTES):
+            whole.write(view[start : start + JOINED_BYTES])
+    return whole.getvalue()
 
 
 def _seems_to_pay(pieces: Sequence[bytes | memoryview], size: int, packed: int) -> bool:
@@ -128,23 +142,29 @@ def is_large(body: bytes, count: int) -> bool:
 
 
 def open_body(
-    body: bytes, count: int, *, is_checked: bool = False, past_limit: type[InvalidArgument] = InvalidBatch
+    body: bytes,
+    count: int,
+    *,
+    is_checked: bool = False,
+    most: int | None = None,
+    past_limit: type[InvalidArgument] = InvalidBatch,
 ) -> tuple[array[int], bytes, int]:
     """The lengths of the payloads, the bytes that hold them, and where in these the first payload begins.
 
-    `past_limit` is raised where they have more bytes than a batch may.
+    `past_limit` is raised where they have more than `most` bytes, which is as many as a batch may where None.
     """
     check_count(count)
+    most = BATCH_BYTES_MAX if most is None else most
     flags = _body_flags(body, count, is_checked)
     if flags & BODY_COMPRESSED:
-        block, lengths_start = _decompress(body, BATCH_BYTES_MAX + count * LENGTH_BYTES, past_limit), 0
+        block, lengths_start = _decompress(body, most + count * LENGTH_BYTES, past_limit), 0
     else:
         block, lengths_start = body, BODY_START
     data_start = lengths_start + (1 if flags & BODY_EQUAL_LENGTHS else count) * LENGTH_BYTES
     if len(block) < data_start:
         raise InvalidBatch(f"body has {len(block)} bytes, too few for the lengths of {count} payloads")
-    if len(block) - data_start > BATCH_BYTES_MAX:
-        raise past_limit(f"payloads have {len(block) - data_start} bytes; a batch's limit is {BATCH_BYTES_MAX}")
+    if len(block) - data_start > most:
+        raise past_limit(f"payloads have {len(block) - data_start} bytes; a batch's limit is {most}")
     return _lengths(block, lengths_start, data_start, count, bool(flags & BODY_EQUAL_LENGTHS)), block, data_start
 
 

@@ -22,11 +22,11 @@ from penstock.model.message import NUMBER_LIMITS, TEXT_LIMITS
 _NUMBER_LIMITS: Final = NUMBER_LIMITS | {"ttl_ms": SPAN_MS_MAX}
 
 
-def check(batch: EncodedBatch, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> Meta:
+def check(batch: EncodedBatch, payload_bytes_max: int = PAYLOAD_BYTES_MAX, batch_bytes_max: int | None = None) -> Meta:
     """Return a batch's metadata; raise unless the batch is intact and all of it within the limits of `model`."""
     if batch.count == 0:
         raise InvalidBatch("batch has no messages")
-    lengths, block, _ = open_body(batch.body, batch.count, past_limit=MessageTooLarge)
+    lengths, block, _ = open_body(batch.body, batch.count, most=batch_bytes_max, past_limit=MessageTooLarge)
     longest = max(lengths)
     if longest > payload_bytes_max:
         index = lengths.index(longest)

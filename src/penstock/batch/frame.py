@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.batch.body import joined
 from penstock.batch.guards import check_count, check_version
 from penstock.batch.layout import CHECKSUM, FRAME_HEAD, FRAME_START, MAGIC, VERSION, EncodedBatch
 from penstock.model.checksum import crc32
@@ -43,7 +44,7 @@ def from_parts(parts: Sequence[bytes | memoryview]) -> EncodedBatch:
     count, body_start = _opened(bytes(first[:FRAME_START]), sum(map(len, parts)))
     if len(first) < body_start:
         return from_bytes(b"".join(parts))
-    return EncodedBatch(count, bytes(first[FRAME_START:body_start]), b"".join((first[body_start:], *rest)))
+    return EncodedBatch(count, bytes(first[FRAME_START:body_start]), joined((first[body_start:], *rest)))
 
 
 def _opened(head: bytes, size: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from penstock.batch.assemble import assemble
-from penstock.batch.body import block_bytes, is_intact, is_large, open_body, open_single
+from penstock.batch.body import JOINED_BYTES, block_bytes, is_intact, is_large, joined, open_body, open_single
 from penstock.batch.columns import TYPED, cut_columns, decode_order, is_meta_intact, read_meta
 from penstock.batch.layout import BODY_COMPRESSED, BODY_START, EncodedBatch
 from penstock.model import Message
@@ -45,12 +45,15 @@ class Reader:
         if whole is None and self.batch.count == 1 and self._opened is None:
             single = open_single(self.batch.body)
             if single is not None and self._is_large:
-                return [bytes(single)][start:stop]
+                return [joined((single,))][start:stop]
             whole = self._all = None if single is None else [bytes(single)]
         if whole is not None:
             return whole[start:stop]
         _, offsets, block = self._open()
-        taken = [block[low:high] for low, high in pairwise(offsets[start : stop + 1])]
+        places = pairwise(offsets[start : stop + 1])
+        if self.batch.count == 1 and len(block) >= JOINED_BYTES:
+            return [joined((memoryview(block)[low:high],)) for low, high in places]
+        taken = [block[low:high] for low, high in places]
         if len(taken) == self.batch.count and not self._is_large:
             # Several groups often read the whole batch: they share the objects.
             self._all, self._opened = taken, None

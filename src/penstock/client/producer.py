@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self, TypedDict
 from penstock.api.arguments import check_number
 from penstock.api.results import Published
 from penstock.client.operations.codec import places_of, with_query
-from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, Message, check_integer, check_message
+from penstock.model import BATCH_BYTES_DEFAULT, BATCH_MESSAGES_MAX, Message, check_integer, check_message
 from penstock.model.errors import Closed, InvalidArgument, MessageTooLarge, PenstockError, Unroutable
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Producer:
         if mandatory and exchange is None:
             raise InvalidArgument("mandatory is for exchanges: a queue takes what is published to it")
         check_integer(batch_messages, "batch_messages", 1, BATCH_MESSAGES_MAX)
-        check_integer(batch_bytes, "batch_bytes", 1, BATCH_BYTES_MAX)
+        check_integer(batch_bytes, "batch_bytes", 1, BATCH_BYTES_DEFAULT)
         check_integer(buffer_bytes, "buffer_bytes", 1, 1 << 40)
         check_integer(in_flight, "in_flight", 1, 100)
         check_number(linger_ms, "linger_ms", 0, 60_000)

@@ -19,12 +19,19 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from msgspec import Meta
 
+from penstock.fronts.answers import ANSWER_BYTES, ANSWER_SECONDS
 from penstock.fronts.auth import Credentials
 from penstock.fronts.front import FrontOptions
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.registry import FRONTS
-from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
-from penstock.model.setting_types import MIB, SECONDS_MAX, Seconds
+from penstock.model import (
+    BATCH_BYTES_DEFAULT,
+    BATCH_BYTES_MAX,
+    BATCH_MESSAGES_MAX,
+    PAYLOAD_BYTES_DEFAULT,
+    PAYLOAD_BYTES_MAX,
+)
+from penstock.model.setting_types import MIB, SECONDS_MAX, Bytes, Seconds
 
 
 class StoreSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +92,15 @@ class LimitsSection(msgspec.Struct, frozen=True, kw_only=True):
     """Messages a second that the schedules of one namespace may publish together; paused ones do not count."""
     batch_messages: Annotated[int, Meta(ge=1, le=BATCH_MESSAGES_MAX)] = BATCH_MESSAGES_MAX
     """Messages of one publish or transaction."""
-    batch_bytes: Annotated[int, Meta(ge=1, le=BATCH_BYTES_MAX)] = BATCH_BYTES_MAX
-    """Bytes of one publish or transaction, as stored, in all queues that it reaches."""
+    message_bytes: Annotated[int, Meta(ge=1, le=PAYLOAD_BYTES_MAX)] = PAYLOAD_BYTES_DEFAULT
+    """Bytes of the payload of one message, in every protocol; a queue's `max_message_bytes` may allow fewer."""
+    batch_bytes: Annotated[int, Meta(ge=1, le=BATCH_BYTES_MAX)] = BATCH_BYTES_DEFAULT
+    """Bytes of one publish or transaction, as stored, in all queues that it reaches; one message at the least."""
+    answer_bytes: Bytes = ANSWER_BYTES
+    """Bytes of answers and deliveries of 1 MiB and more that are made and sent at once, decompressed, in all protocols;
+    one more waits for its turn."""
+    answer_seconds: Seconds = ANSWER_SECONDS
+    """How long an AMQP or MQTT client may take nothing of such a delivery before its connection is closed."""
     scans: Annotated[int, Meta(ge=1, le=1_000)] = 2
     """Scans (what Spark reads with) that read at the same time; others wait, and are answered 429 after 10 seconds."""
     scan_bytes_per_second: Annotated[int, Meta(ge=0, le=1 << 40)] = 0

@@ -10,7 +10,10 @@ import ipaddress
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
+from penstock.fronts.answers import Answers
 from penstock.fronts.auth import OPEN, Credentials
+from penstock.model import BATCH_BYTES_DEFAULT, PAYLOAD_BYTES_DEFAULT
+from penstock.model.setting_types import MIB
 
 if TYPE_CHECKING:
     from penstock.fronts.metrics import FrontMeasures
@@ -81,3 +84,14 @@ class Shared(NamedTuple):
     """with series of their own for at most this many queues."""
     fronts: Sequence[Front] = ()
     """All of them: `/metrics` shows what each measures."""
+    message_bytes: int = PAYLOAD_BYTES_DEFAULT
+    """The largest payload of a message,"""
+    batch_bytes: int = BATCH_BYTES_DEFAULT
+    """and of one publish."""
+    answers: Answers | None = None
+    """The large answers and deliveries under way; None: each front counts its own."""
+
+    @property
+    def body_bytes(self) -> int:
+        """The largest body of an HTTP request: a batch, or a message in base64, and what is around it."""
+        return max(self.batch_bytes, self.message_bytes * 4 // 3) + MIB

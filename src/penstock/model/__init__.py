@@ -5,12 +5,14 @@ Errors are in `errors.py`, stored rows in `rows.py`.
 
 from penstock.model.checks import check_integer, check_text
 from penstock.model.limits import (
+    BATCH_BYTES_DEFAULT,
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
     ID_CHARACTERS_MAX,
     INTEGER_MAX,
     NAME_CHARACTERS_MAX,
     PARTITION_CHARACTERS_MAX,
+    PAYLOAD_BYTES_DEFAULT,
     PAYLOAD_BYTES_MAX,
     SPAN_MS_MAX,
     TIME_MS_MAX,
@@ -36,6 +38,7 @@ from penstock.model.options import (
 )
 
 __all__ = [
+    "BATCH_BYTES_DEFAULT",
     "BATCH_BYTES_MAX",
     "BATCH_MESSAGES_MAX",
     "DEFAULT_GROUP",
@@ -46,6 +49,7 @@ __all__ = [
     "INTEGER_MAX",
     "NAME_CHARACTERS_MAX",
     "PARTITION_CHARACTERS_MAX",
+    "PAYLOAD_BYTES_DEFAULT",
     "PAYLOAD_BYTES_MAX",
     "SPAN_MS_MAX",
     "TIME_MS_MAX",

@@ -12,9 +12,13 @@ PRIORITY_MAX: Final = 255
 HEADERS_MAX: Final = 256
 HEADERS_DEPTH_MAX: Final = 8
 HEADERS_BYTES_MAX: Final = 64 * 1024
-PAYLOAD_BYTES_MAX: Final = 16 * 1024 * 1024
+PAYLOAD_BYTES_MAX: Final = 512 * 1024 * 1024
+PAYLOAD_BYTES_DEFAULT: Final = 16 * 1024 * 1024
+"""What a server takes unless its `limits.message_bytes` says otherwise."""
 BATCH_MESSAGES_MAX: Final = 100_000
-BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
+BATCH_BYTES_MAX: Final = PAYLOAD_BYTES_MAX
+BATCH_BYTES_DEFAULT: Final = 64 * 1024 * 1024
+"""The same for `limits.batch_bytes`."""
 SPAN_MS_MAX: Final = 10 * 366 * 24 * 3600 * 1000
 TIME_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of year 9999
 INTEGER_MAX: Final = 2**63 - 1

@@ -99,8 +99,8 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Bytes from the oldest batch that a work group is not done with to the newest, per lane."""
     overflow: Overflow = "reject"
     """One more than the limits: refuse the publish, drop the oldest, or make the oldest dead."""
-    max_message_bytes: int = PAYLOAD_BYTES_MAX
-    """Bytes that the payload of one message may have."""
+    max_message_bytes: int | None = None
+    """Bytes that the payload of one message may have, within the server's `limits.message_bytes`."""
     dedup_window_ms: int = 3_600_000
     """How long a `dedup_id` is remembered; 0 = not at all."""
     keep_done_ms: int = 0
@@ -243,7 +243,7 @@ def check_config(config: QueueConfig | GroupConfig | ExchangeConfig) -> None:
         check_text(config.description, "description", DESCRIPTION_CHARACTERS_MAX)
         check_integer(config.lanes, "lanes", 1, LANES_MAX)
         check_integer(config.priority_max, "priority_max", 1, PRIORITY_MAX)
-        check_integer(config.max_message_bytes, "max_message_bytes", 0, PAYLOAD_BYTES_MAX)
+        check_integer(config.max_message_bytes or 0, "max_message_bytes", 0, PAYLOAD_BYTES_MAX)
         if config.primary_group is not None:
             check_name(config.primary_group, "primary_group")
         if config.debounce_ms and not config.ordered:

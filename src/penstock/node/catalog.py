@@ -22,6 +22,7 @@ from penstock.core.schedule import ScheduleDocument
 from penstock.model import Binding, ExchangeConfig, GroupConfig, QueueConfig
 from penstock.model.errors import NotFound, StoreCorrupt, Unavailable
 from penstock.model.rows import SLOTS, CatalogRow, slot_of
+from penstock.node.limits import ANY_SIZES, Sizes
 from penstock.node.session import Session
 from penstock.node.staging.records import Stages, Stored
 
@@ -50,13 +51,23 @@ class Queue:
     """A declared queue."""
 
     __slots__ = ("_names", "coming", "config", "consumers", "deleting", "groups", "had_consumer", "id", "lanes", "name",
-                 "namespace", "only_consumer", "rotation", "session", "slot", "used_ms")  # fmt: skip
+                 "namespace", "only_consumer", "rotation", "session", "sizes", "slot", "used_ms")  # fmt: skip
 
-    def __init__(self, id: int, namespace: str, name: str, config: QueueConfig, lanes: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        id: int,
+        namespace: str,
+        name: str,
+        config: QueueConfig,
+        lanes: tuple[int, ...],
+        sizes: Sizes = ANY_SIZES,
+    ) -> None:
         self.id = id
         self.namespace = namespace
         self.name = name
         self.config = config
+        self.sizes = sizes
+        """What the server takes."""
         self.lanes = lanes
         self.slot = slots_of(lanes)
         """Where all its lanes are; -1 where they are in several, as versions before clusters made them."""
@@ -74,6 +85,17 @@ class Queue:
         self.only_consumer: tuple[str, str] | None = None
         """The consumer beside which no other may be."""
         self.used_ms = 0
+
+    @property
+    def sizes_max(self) -> Sizes:
+        """How many bytes may be published to it."""
+        return Sizes(self.message_bytes_max, self.sizes.batch)
+
+    @property
+    def message_bytes_max(self) -> int:
+        """Bytes of the payload of one message: as the queue says, within what the server takes."""
+        most, own = self.sizes.message, self.config.max_message_bytes
+        return most if own is None or own > most else own
 
     def settings(self) -> dict[int, Settings]:
         """The settings of its groups by id, as lanes want them."""
@@ -187,7 +209,9 @@ class Named(dict[tuple[str, str], Thing]):
 class Catalog:
     """Everything declared, by namespace and name."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes = ANY_SIZES) -> None:
+        self.sizes = sizes
+        """What the server takes."""
         self.queues: Named[Queue] = Named()
         self.by_id: dict[int, Queue] = {}
         self.by_lane: dict[int, Queue] = {}
@@ -337,7 +361,7 @@ class Catalog:
         document = _queue_decoder.decode(row.document)
         queue = self.by_id.get(row.id)
         if queue is None:
-            queue = Queue(row.id, row.namespace, row.name, document.config, document.lanes)
+            queue = Queue(row.id, row.namespace, row.name, document.config, document.lanes, self.sizes)
             queue.session = None if document.session is None else Session(document.holder, document.session)
             self.queues[row.namespace, row.name] = queue
             self.by_id[row.id] = queue

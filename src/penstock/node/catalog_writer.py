@@ -156,7 +156,7 @@ class CatalogWriter:
 
     def replace(self, rows: list[CatalogRow]) -> None:
         """These rows are what is declared, with the ephemeral queues that only this node knows."""
-        fresh = Catalog()
+        fresh = Catalog(self._catalog.sizes)
         fresh.put(rows)
         ephemeral = [queue for queue in self._catalog.by_id.values() if queue.id >= EPHEMERAL_FROM]
         self._catalog.replace(fresh, ephemeral)

@@ -73,7 +73,7 @@ class Declarations:
         slot = home_slot(namespace, name)
         self._ownership.check(slot)
         lanes = tuple(catalog.new_lane(slot, ephemeral=config.ephemeral) for _ in range(config.lanes))
-        queue = Queue(catalog.new_id(ephemeral=config.ephemeral), namespace, name, config, lanes)
+        queue = Queue(catalog.new_id(ephemeral=config.ephemeral), namespace, name, config, lanes, catalog.sizes)
         queue.session = session if config.exclusive else None
         if config.ephemeral:
             await self._create_in_memory(queue)

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 import msgspec
 
-from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+from penstock.model import BATCH_BYTES_DEFAULT, BATCH_MESSAGES_MAX, PAYLOAD_BYTES_DEFAULT
+from penstock.model.limits import HEADERS_BYTES_MAX
+
+
+class Sizes(NamedTuple):
+    """How many bytes may be published."""
+
+    message: int = PAYLOAD_BYTES_DEFAULT
+    """As the payload of one message,"""
+    batch: int = BATCH_BYTES_DEFAULT
+    """and by one publish or transaction: one message at the least."""
+
+
+ANY_SIZES: Final = Sizes()
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -16,8 +31,10 @@ class Limits(msgspec.Struct, frozen=True):
     """Messages a second that the schedules of one namespace may publish together."""
     batch_messages: int = BATCH_MESSAGES_MAX
     """Messages of one publish or transaction."""
-    batch_bytes: int = BATCH_BYTES_MAX
-    """Bytes of one publish or transaction, as stored, in all queues that it reaches."""
+    batch_bytes: int = BATCH_BYTES_DEFAULT
+    """Bytes of one publish or transaction, as stored, in all queues that it reaches; one message at the least."""
+    message_bytes: int = PAYLOAD_BYTES_DEFAULT
+    """Bytes of the payload of one message; a queue may allow fewer."""
     scans: int = 2
     """Scans that read at the same time; others wait for a place."""
     scan_bytes_per_second: int = 0
@@ -32,3 +49,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Seconds for which a publish is held back before it is refused."""
     staging_ttl: float = 24 * 3600.0
     """Seconds after its last chunk in which a staged transaction must be committed."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """What publishes are checked by: one message may be published, whatever `batch_bytes` is."""
+        return Sizes(self.message_bytes, max(self.batch_bytes, self.message_bytes + HEADERS_BYTES_MAX))

@@ -123,7 +123,7 @@ class Node:
         self.timers = Timers(clock)
         self.numbers = Numbers()
         self.counters = Counters()
-        self.catalog = catalog = Catalog()
+        self.catalog = catalog = Catalog(self.limits.sizes)
         self.damage = Damage(store, catalog)
         self.cache = BatchCache(cache_bytes)
         self.watermark = Watermark(self.limits, self._disks, self.cache.clear)

@@ -25,6 +25,7 @@ from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.fronts.amqp091.server import AmqpServer
 from penstock.fronts.auth import Credentials
 from penstock.fronts.front import Shared
+from penstock.model import PAYLOAD_BYTES_DEFAULT
 from penstock.node.broker import LocalBroker
 from tests.local import open_local
 
@@ -42,7 +43,12 @@ class Served:
 
     def __init__(self, path: Path | None = None, **options: Any) -> None:
         self._path = path
-        self._shared = Shared(Credentials(options.pop("token", "")))
+        self._message_bytes = options.pop("message_bytes", PAYLOAD_BYTES_DEFAULT)
+        self._shared = Shared(
+            Credentials(options.pop("token", "")),
+            message_bytes=self._message_bytes,
+            answers=options.pop("answers", None),
+        )
         self._options = AmqpOptions(port=0, **options)
         self._loop = uvloop.new_event_loop()
         self._connections: list[pika.BlockingConnection] = []
@@ -66,7 +72,7 @@ class Served:
 
     async def _life(self) -> None:
         self._stop = asyncio.Event()
-        async with await open_local(self._path) as self.broker:
+        async with await open_local(self._path, message_bytes=self._message_bytes) as self.broker:
             self.server = AmqpServer(self.broker, self._options, self._shared)
             await self.server.start()
             self._ready.set()

@@ -20,11 +20,13 @@ import pytest
 import uvloop
 
 from penstock.embedded import open_store
+from penstock.fronts.answers import ANSWER_BYTES, Answers
 from penstock.fronts.front import Shared
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
 from penstock.node.broker import LocalBroker
 from penstock.node.clock import Clock, SystemClock
+from penstock.node.limits import Limits
 from penstock.node.spool.spool import SpoolSettings
 from penstock.store.contract import Store
 from penstock.store.memory.engine import MemoryStore
@@ -202,12 +204,20 @@ async def front_on(
     clock: Clock | None = None,
     log_requests: bool = False,
     spool: SpoolSettings | None = None,
+    limits: Limits = Limits(),  # noqa: B008 - it is frozen
+    answer_bytes: int = ANSWER_BYTES,
     **options: Any,
 ) -> AsyncIterator[Front]:
     """A server on a free port, stopped at the end with what it stands on."""
-    broker = await open_store(store, clock or SystemClock(), spool=spool)
+    broker = await open_store(store, clock or SystemClock(), spool=spool, limits=limits)
     try:
-        server = HttpServer(broker, HttpOptions(port=0, **options), Shared(log_requests=log_requests))
+        shared = Shared(
+            log_requests=log_requests,
+            message_bytes=limits.message_bytes,
+            batch_bytes=limits.batch_bytes,
+            answers=Answers(answer_bytes),
+        )
+        server = HttpServer(broker, HttpOptions(port=0, **options), shared)
         await server.start()
         front = Front(broker, server)
         try:

@@ -18,12 +18,15 @@ import uvloop
 from mqtt5 import QoS, TopicFilter
 
 from penstock.embedded import open_store
+from penstock.fronts.answers import Answers
 from penstock.fronts.auth import Credentials
 from penstock.fronts.front import Shared
 from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.server import MqttServer
+from penstock.model import PAYLOAD_BYTES_DEFAULT
 from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
+from penstock.node.limits import Limits
 from penstock.store.sqlite.engine import SqliteStore
 
 PATIENCE_S = 20.0
@@ -258,14 +261,23 @@ class Front:
             client.cut()
 
 
-def _server(broker: LocalBroker, *, token: str = "", **options: Any) -> MqttServer:
-    return MqttServer(broker, MqttOptions(port=0, websocket_port=0, **options), Shared(Credentials(token)))
+def _server(
+    broker: LocalBroker,
+    *,
+    token: str = "",
+    message_bytes: int = PAYLOAD_BYTES_DEFAULT,
+    answers: Answers | None = None,
+    **options: Any,
+) -> MqttServer:
+    shared = Shared(Credentials(token), message_bytes=message_bytes, answers=answers)
+    return MqttServer(broker, MqttOptions(port=0, websocket_port=0, **options), shared)
 
 
 @asynccontextmanager
 async def opened(path: Path, **options: Any) -> AsyncIterator[Front]:
     """A server on a file; open it again on the same to see what a restart leaves."""
-    broker = await open_store(await SqliteStore.open(path / "mqtt.db"), SystemClock())
+    limits = Limits(message_bytes=options.get("message_bytes", PAYLOAD_BYTES_DEFAULT))
+    broker = await open_store(await SqliteStore.open(path / "mqtt.db"), SystemClock(), limits=limits)
     async with broker:
         server = _server(broker, **options)
         await server.start()

@@ -408,7 +408,7 @@ def test_more_than_are_copied_at_once_keep_their_order(home: Home) -> None:
 def test_queues_that_push_their_oldest_to_each_other_come_to_rest(home: Home) -> None:
     async def scenario(home: Home) -> None:
         broker = await home.open()
-        full = {"max_length": 50, "overflow": "dead_letter_oldest", "dead_kept": False}
+        full: dict[str, Any] = {"max_length": 50, "overflow": "dead_letter_oldest", "dead_kept": False}
         await broker.declare_queue("a", **full, dead_letter_to="queue:b")
         await broker.declare_queue("b", **full, dead_letter_to="queue:c")
         await broker.declare_queue("c")

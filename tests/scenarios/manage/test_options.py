@@ -11,6 +11,7 @@ from penstock.api.options import GroupOptions, QueueOptions
 from penstock.core.filters import TEXT_CHARACTERS_MAX
 from penstock.model import (
     INTEGER_MAX,
+    PAYLOAD_BYTES_DEFAULT,
     PAYLOAD_BYTES_MAX,
     SPAN_MS_MAX,
     TIME_MS_MAX,
@@ -307,11 +308,11 @@ def test_a_message_of_the_largest_size_goes_through_and_one_byte_more_is_refused
     async def scenario(home: Home) -> None:
         broker = await home.open()
         await broker.declare_queue("q")
-        await broker.publish("q", Message(bytes(PAYLOAD_BYTES_MAX)))
-        with pytest.raises(InvalidArgument, match=f"payload has {PAYLOAD_BYTES_MAX + 1} bytes"):
-            await broker.publish("q", Message(bytes(PAYLOAD_BYTES_MAX + 1)))
+        await broker.publish("q", Message(bytes(PAYLOAD_BYTES_DEFAULT)))
+        with pytest.raises(InvalidArgument, match=f"payload has {PAYLOAD_BYTES_DEFAULT + 1} bytes"):
+            await broker.publish("q", Message(bytes(PAYLOAD_BYTES_DEFAULT + 1)))
         broker = await home.reopen(broker, cache_bytes=0)
-        assert [len(text) for text in texts(await broker.claim("q", max=5))] == [PAYLOAD_BYTES_MAX]
+        assert [len(text) for text in texts(await broker.claim("q", max=5))] == [PAYLOAD_BYTES_DEFAULT]
 
     play(home, scenario)
 

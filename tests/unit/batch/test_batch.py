@@ -41,13 +41,14 @@ from penstock.batch import (
 )
 from penstock.batch.body import COMPRESS_BYTES_MIN, _sample, write_body
 from penstock.batch.columns import columns_of, write_meta
+from penstock.model import BATCH_BYTES_DEFAULT as BATCH_BYTES_MAX
 from penstock.model import (
-    BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
     ID_CHARACTERS_MAX,
     INTEGER_MAX,
     NAME_CHARACTERS_MAX,
     PARTITION_CHARACTERS_MAX,
+    PAYLOAD_BYTES_DEFAULT,
     PAYLOAD_BYTES_MAX,
     SPAN_MS_MAX,
     TIME_MS_MAX,
@@ -552,8 +553,8 @@ def test_messages_of_a_batch() -> None:
 
 
 def test_bytes_of_a_batch() -> None:
-    part = Message(bytes(PAYLOAD_BYTES_MAX))
-    parts = [part] * (BATCH_BYTES_MAX // PAYLOAD_BYTES_MAX)
+    part = Message(bytes(PAYLOAD_BYTES_DEFAULT))
+    parts = [part] * (BATCH_BYTES_MAX // PAYLOAD_BYTES_DEFAULT)
     most = encode(parts)
     check(most)
     assert decode(most) == parts
@@ -579,9 +580,17 @@ def test_payload_size_is_checked_against_the_limit_of_the_queue() -> None:
     check(encoded, payload_bytes_max=4)
     with pytest.raises(MessageTooLarge, match="payload of message 1 has 4 bytes; the limit is 3"):
         check(encoded, payload_bytes_max=3)
-    check(encode([Message(bytes(PAYLOAD_BYTES_MAX))]))
+    check_message(Message(bytes(PAYLOAD_BYTES_MAX)))
     with pytest.raises(MessageTooLarge, match=f"limit is {PAYLOAD_BYTES_MAX}"):
-        check(encode([Message(bytes(PAYLOAD_BYTES_MAX + 1))]))
+        check_message(Message(bytes(PAYLOAD_BYTES_MAX + 1)))
+
+
+def test_bytes_of_a_batch_are_checked_against_the_limit_of_the_server() -> None:
+    for payload in (bytes(2_000), bytes(range(250)) * 8):
+        encoded = encode([Message(payload)])
+        check(encoded, batch_bytes_max=2_000)
+        with pytest.raises(MessageTooLarge, match="the limit is"):
+            check(encoded, batch_bytes_max=1_995)
 
 
 def nested(levels: int) -> Any:

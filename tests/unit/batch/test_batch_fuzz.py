@@ -33,7 +33,8 @@ from penstock.batch import (
     select,
     to_bytes,
 )
-from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, Message
+from penstock.model import BATCH_BYTES_DEFAULT as BATCH_BYTES_MAX
+from penstock.model import BATCH_MESSAGES_MAX, Message
 from penstock.model.errors import InvalidBatch, MessageTooLarge
 
 pack = msgspec.msgpack.encode

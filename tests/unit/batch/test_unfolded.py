@@ -27,7 +27,7 @@ from penstock.batch import (
 )
 from penstock.batch.columns import write_meta
 from penstock.batch.layout import BODY_COMPRESSED, UNFOLDED_BYTES_MIN
-from penstock.model import BATCH_BYTES_MAX
+from penstock.model import BATCH_BYTES_DEFAULT as BATCH_BYTES_MAX
 from penstock.model.errors import InvalidBatch, MessageTooLarge
 
 MEGABYTE = 1024 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 
-from penstock.fronts.http.answers import Answers, Share
+from penstock.fronts.answers import Answers, Share
 
 Scenario = Callable[[Answers], Coroutine[None, None, None]]
 

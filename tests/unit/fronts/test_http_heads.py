@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.api.ticket import Ticket
+from penstock.fronts.front import Shared
 from penstock.fronts.http.connection import Connection
 from penstock.fronts.http.heads import HEAD_KEPT_BYTES, HEADS_KEPT, Arriving, Heads
 from penstock.fronts.http.options import HttpOptions
@@ -29,6 +30,7 @@ class Taken:
 
     def __init__(self, heads: Heads, options: HttpOptions) -> None:
         self.heads, self.options = heads, options
+        self.body_bytes_max = options.max_body_bytes or Shared().body_bytes
         self.requests: list[Request] = []
 
     def answer(self, connection: Connection, request: Request) -> Ticket[Answer]:
@@ -75,7 +77,7 @@ def fields(request: Request | Arriving | None) -> dict[str, object]:
 
 
 def fresh() -> Heads:
-    return Heads(HttpOptions().max_header_bytes, HttpOptions().max_body_bytes)
+    return Heads(HttpOptions().max_header_bytes, Shared().body_bytes)
 
 
 @pytest.mark.parametrize("headers", [HEADERS, b"Host: test\r\nConnection: keep-alive\r\n", b"host: t\r\nx: \r\n"])

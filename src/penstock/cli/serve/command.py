@@ -217,7 +217,7 @@ async def join(broker: ClusterBroker, loaded: Loaded, http: Front) -> dict[str, 
 
 
 async def open_broker(config: Config) -> LocalBroker | ClusterBroker:
-    limits = Limits(**msgspec.structs.asdict(config.limits))
+    limits = msgspec.convert(config.limits, Limits, from_attributes=True)
     try:
         spool = None
         if has_spool(config):

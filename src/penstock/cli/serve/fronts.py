@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from penstock.api.front_broker import FrontBroker
 from penstock.cli.serve.settings import flag_of
 from penstock.config import Config, Loaded
+from penstock.fronts.answers import Answers
 from penstock.fronts.front import Front, Shared
 from penstock.fronts.listening import CannotListen
 from penstock.fronts.registry import FRONTS
@@ -65,6 +66,9 @@ def build_fronts(broker: FrontBroker, config: Config) -> dict[str, Front]:
         has_metrics=config.metrics.enabled,
         metrics_queues_max=config.metrics.queues_max,
         fronts=every,
+        message_bytes=config.limits.message_bytes,
+        batch_bytes=config.limits.batch_bytes,
+        answers=Answers(config.limits.answer_bytes, config.limits.answer_seconds),
     )
     for entry in FRONTS:
         options = config.fronts[entry.name]

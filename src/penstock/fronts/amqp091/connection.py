@@ -16,6 +16,7 @@ from penstock.api.principal import ANONYMOUS
 from penstock.fronts.amqp091.channel import Channel
 from penstock.fronts.amqp091.mapping import Reader
 from penstock.fronts.amqp091.names import namespace_of
+from penstock.fronts.answers import Backlog
 from penstock.fronts.listening import begin, linger
 from penstock.model import check_name
 from penstock.model.errors import NotFound, PenstockError
@@ -42,7 +43,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, host: AmqpServer) -> None:
         self.host = host
-        self.wire = ServerConnection(host.options.limits())
+        self.wire = ServerConnection(host.limits)
         self.broker: FrontBroker = host.broker
         self.principal = ANONYMOUS
         """Who has logged in."""
@@ -53,6 +54,8 @@ class Connection(asyncio.Protocol):
         self.reader = Reader()
         self.is_full = False
         """The client does not take what is written."""
+        self.backlog = Backlog(host.answers)
+        """Large deliveries that it has not taken."""
         self.channels: dict[int, Channel] = {}
         self._transport: asyncio.Transport
         self._loop = asyncio.get_running_loop()
@@ -106,12 +109,14 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_full = False
+        self.backlog.taken()
         for channel in self.channels.values():
             channel.look()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._ended = True
         self.is_full = True
+        self.backlog.close()
         self.end("the socket was closed")
         if self._is_let_go:
             self.host.closed(self)
@@ -120,9 +125,14 @@ class Connection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write what is to be said."""
-        data = self.wire.take()
-        if data and not self._ended and not self._close_by:
-            self._transport.write(data)
+        parts = self.wire.take_parts()
+        if parts and not self._ended and not self._close_by:
+            if len(parts) == 1:
+                self._transport.write(parts[0])
+            else:
+                self._transport.writelines(parts)
+                if not self.is_full:
+                    self.backlog.taken()
         if self.wire.finished and not self._ended:
             self._close()
 
@@ -312,6 +322,9 @@ class Connection(asyncio.Protocol):
             HANDLERS[type(event)](self, event)
         self._look_at_alarms()
         if 0.0 < self._close_by < now:
+            self.abort()
+        if self.is_full and self.backlog.is_overdue(now, self._transport.get_write_buffer_size()):
+            log.warning("%s takes nothing of a large delivery, and is closed", self.peer)
             self.abort()
         for channel in self.channels.values():
             channel.sweep(now)

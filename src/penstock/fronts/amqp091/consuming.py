@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from penstock.api.results import Claim
+from penstock.api.results import Claim, Slice
 from penstock.fronts.amqp091.mapping import LOCAL, counted, outgoing, routing_key
-from penstock.fronts.amqp091.settling import LEASE_SECONDS, Held, Place, runs
+from penstock.fronts.amqp091.settling import LEASE_SECONDS, RENEW_AFTER, Held, Place, runs
+from penstock.fronts.answers import is_large
 from penstock.fronts.key_filter import KeyFilter
+from penstock.model import Message
 from penstock.model.errors import Closed, Forbidden, LimitReached, NotFound, PenstockError, WrongKind
 from penstock.model.verdict import Verdict
 
@@ -134,6 +138,13 @@ class Standing:
             self._wake = None
 
 
+def _messages(part: Slice, decoded: Iterator[Message] | None) -> Iterable[Message]:
+    """The messages of a slice, which are decoded now unless they are already."""
+    if decoded is None:
+        return part.reader.messages(part.start, part.stop)
+    return islice(decoded, part.stop - part.start)
+
+
 class Consumer(Standing):
     """A consumer of a work group."""
 
@@ -204,30 +215,53 @@ class Consumer(Standing):
     async def _take(self, claim: Claim) -> None:
         """Deliver what may be delivered, and give back the rest."""
         channel = self.channel
+        is_decoded = await self._admit(claim)
         if self.no_ack:
+            while channel.connection.is_full and not self._stopping:  # it is acknowledged, and cannot be given back
+                await self._wait_for_room()
             if not channel.is_closed:
-                self._send(claim, None, len(claim))
+                self._send(claim, None, len(claim), is_decoded)
             return
-        wanted = 0 if self._stopping or channel.is_closed or not channel.flows else max(self.credit_left(), 0)
+        is_wanted = not self._stopping and not channel.is_closed and channel.flows and not channel.connection.is_full
+        wanted = max(self.credit_left(), 0) if is_wanted else 0
         count = len(claim)
         if wanted:
             assert claim.lease is not None
             held = Held(channel.settling, claim.lease, self.place, self, min(wanted, count), channel.connection.now())
             channel.settling.held.add(held)
-            self._send(claim, held, wanted)
+            self._send(claim, held, wanted, is_decoded)
         if wanted < count:
             verdicts = [Verdict("release", start, end) for start, end in runs(claim.offsets()[wanted:])]
             with suppress(PenstockError):  # then they come back when the lease ends
                 await channel.broker.settle(claim, verdicts)
 
-    def _send(self, claim: Claim, held: Held | None, most: int) -> None:
+    async def _admit(self, claim: Claim) -> bool:
+        """Wait until a large claim may be sent, and keep it meanwhile. Whether it is decoded already."""
+        if not is_large(claim):
+            return False
+        admitting = asyncio.ensure_future(self.channel.connection.backlog.admit(claim))
+        while not self._stopping:
+            self._wake = asyncio.get_running_loop().create_future()
+            await asyncio.wait([admitting, self._wake], timeout=RENEW_AFTER, return_when=asyncio.FIRST_COMPLETED)
+            self._wake = None
+            if admitting.done():
+                return True
+            if claim.lease is not None:
+                with suppress(PenstockError):
+                    await self.channel.broker.extend(claim.lease, LEASE_SECONDS)
+        admitting.cancel()
+        await asyncio.wait([admitting])
+        return False
+
+    def _send(self, claim: Claim, held: Held | None, most: int, is_decoded: bool) -> None:
         channel, tag_bytes = self.channel, self.tag_bytes
         wire, number, tag = channel.connection.wire, channel.number, channel.delivery_tag
         unacked, sent, skips = channel.settling.unacked, 0, self._skips_own or self._filter is not None
         skipped: list[int] = []
+        decoded = iter([one.message for one in claim.messages]) if is_decoded else None
         for part in claim.slices:
             offset, redelivered = part.offset, part.attempt > 1
-            for message in part.reader.messages(part.start, part.stop):
+            for message in _messages(part, decoded):
                 if sent + len(skipped) == most:
                     break
                 if skips and not self._wants(message.key, message.headers):

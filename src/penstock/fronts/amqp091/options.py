@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
+from penstock.model import PAYLOAD_BYTES_MAX
 from penstock.model.setting_types import KIB, MIB, Bytes, Count, Port, Seconds
 from penstock.wire.amqp091.handshake import Limits
+
+UNFINISHED_BYTES: Final = 64 * MIB
+"""Of messages that one connection has begun to send on several channels; one whole message at the least."""
 
 
 class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,8 +30,8 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Channels that one connection may open."""
     max_frame_bytes: Annotated[int, Meta(ge=8 * KIB, le=16 * MIB)] = 128 * KIB
     """The largest frame; clients may agree on less. A message's properties must fit into one."""
-    max_message_bytes: Annotated[int, Meta(ge=KIB, le=16 * MIB)] = 16 * MIB
-    """The largest message; a larger one closes its channel."""
+    max_message_bytes: Annotated[int, Meta(ge=0, le=PAYLOAD_BYTES_MAX)] = 0
+    """The largest message, which `limits.message_bytes` bounds too; a larger one closes its channel. 0: no less."""
     max_pending_bytes: Bytes = 16 * MIB
     """What one connection may have published and not stored yet; past that it is not read from until some is."""
     create_vhosts: bool = False
@@ -39,13 +43,14 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     stop_seconds: Seconds = 10.0
     """How long answers under way, and clients' goodbyes, may take after the server was told to stop."""
 
-    def limits(self) -> Limits:
-        """What one connection may ask for."""
+    def limits(self, message_bytes: int) -> Limits:
+        """What one connection may ask for, where the server takes messages of so many bytes."""
+        most = min(self.max_message_bytes or message_bytes, message_bytes)
         return Limits(
             frame_max=self.max_frame_bytes,
             channel_max=self.max_channels,
             heartbeat=self.heartbeat_seconds,
-            max_message_bytes=self.max_message_bytes,
-            max_unfinished_bytes=4 * self.max_message_bytes,
+            max_message_bytes=most,
+            max_unfinished_bytes=max(most, min(4 * most, UNFINISHED_BYTES)),
             handshake_seconds=self.handshake_seconds,
         )

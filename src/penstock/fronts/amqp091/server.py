@@ -13,6 +13,7 @@ from penstock.api.front_broker import FrontBroker
 from penstock.api.principal import Principal
 from penstock.fronts.amqp091.connection import Connection
 from penstock.fronts.amqp091.options import AmqpOptions
+from penstock.fronts.answers import Answers
 from penstock.fronts.front import Address, Shared
 from penstock.fronts.listening import SocketFront, listen
 from penstock.fronts.metrics import Families, FrontMeasures, counter_families, gauge_families
@@ -50,7 +51,10 @@ class AmqpServer(SocketFront[Connection]):
     def __init__(self, broker: FrontBroker, options: AmqpOptions | None = None, shared: Shared | None = None) -> None:
         self.broker = broker
         self.options = options or AmqpOptions()
-        super().__init__("amqp", self.options, (shared or Shared()).credentials)
+        shared = shared or Shared()
+        super().__init__("amqp", self.options, shared.credentials)
+        self.limits = self.options.limits(shared.message_bytes)
+        self.answers = shared.answers or Answers()
         self.measures: AmqpMeasures = AmqpMeasures()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None

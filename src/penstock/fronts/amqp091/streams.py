@@ -20,6 +20,7 @@ from penstock.fronts.amqp091.consuming import GONE, LOOK_SECONDS, PAUSE_SECONDS,
 from penstock.fronts.amqp091.errors import precondition
 from penstock.fronts.amqp091.mapping import outgoing, routing_key, with_headers
 from penstock.fronts.amqp091.settling import Action, Holder, Place
+from penstock.fronts.answers import is_large
 from penstock.fronts.damaged_ranges import DAMAGED_HEADER, PassedOver
 from penstock.fronts.key_filter import KeyFilter
 from penstock.model.errors import Closed, InvalidArgument, OffsetGone, PenstockError
@@ -196,6 +197,8 @@ class FreeReader(_Reader):
         except OffsetGone:
             self._offset = (await broker.lanes(queue)).lanes[0].first
             return
+        if read is not None and is_large(read):
+            await self.channel.connection.backlog.admit(read)
         if read is not None and not self._stopping and not self.channel.is_closed:
             self._offset = read.next_offset
             self._send(read, self)
@@ -251,6 +254,8 @@ class GroupReader(_Reader):
         read = await self._read(self.channel.broker.read(queue, group, max=room, wait=wait, consumer=turn.name))
         if read is None or not read.slices:
             return
+        if is_large(read):
+            await self.channel.connection.backlog.admit(read)
         if self._stopping or self.channel.is_closed:
             with suppress(PenstockError):
                 await self.channel.broker.detach(queue, group, consumer=turn.name)

@@ -19,6 +19,7 @@ from penstock.fronts.amqp091.errors import ChannelFault, ConnectionFault, not_im
 from penstock.fronts.amqp091.mapping import counted, outgoing, routing_key
 from penstock.fronts.amqp091.names import address_of, filter_of, new_name
 from penstock.fronts.amqp091.settling import LEASE_SECONDS, Held, Place
+from penstock.fronts.answers import is_large
 from penstock.fronts.key_filter import KeyFilter
 from penstock.model import DEFAULT_GROUP, NAME_CHARACTERS_MAX, QueueConfig, make_config
 from penstock.model.errors import ExclusiveConsumer, PenstockError
@@ -179,6 +180,8 @@ async def get(channel: Channel, method: Basic.Get) -> Frame | None:
     if not claim.slices:
         return make(Basic.GetEmpty)
     stats = await channel.broker.stats(queue)
+    if is_large(claim):
+        await channel.connection.backlog.admit(claim)
     if channel.is_closed:
         if claim.lease is not None:
             with suppress(PenstockError):

@@ -9,7 +9,7 @@ from penstock.fronts.amqp091.errors import fault_of, not_found, precondition
 from penstock.fronts.amqp091.names import BUILT_IN
 from penstock.fronts.amqp091.publishing import Run, reached_by
 from penstock.fronts.amqp091.settling import Action, Delivered
-from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+from penstock.model import BATCH_BYTES_DEFAULT, BATCH_MESSAGES_MAX
 from penstock.model.errors import LeaseLost, PenstockError
 from penstock.wire.amqp091.events import Publish
 
@@ -40,9 +40,10 @@ class Transactions:
         self._runs += runs
         self._size += sum(len(event.body) + len(event.properties) for event in events)
         self._count += len(events)
-        if self._size > BATCH_BYTES_MAX or self._count > BATCH_MESSAGES_MAX:
+        most = max(BATCH_BYTES_DEFAULT, channel.connection.host.limits.max_message_bytes)
+        if self._size > most or self._count > BATCH_MESSAGES_MAX:
             raise precondition(
-                f"a transaction may hold {BATCH_MESSAGES_MAX} messages and {BATCH_BYTES_MAX} bytes; commit it before"
+                f"a transaction may hold {BATCH_MESSAGES_MAX} messages and {most} bytes; commit it before"
             )
         if fault is not None:
             raise fault

@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
         self._loose_bytes = 0
         """Received since the parser last gave something out: it may hold them all."""
         self._parsed_bytes = 0
-        self._body: list[bytes] = []
+        self._body: list[bytes | memoryview] = []
         self._body_bytes = 0
         self._has_body = False
         self._expects = False
@@ -107,6 +107,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self._closing = True
         self._requests.clear()
+        self._current = self._arriving = None  # what a task still refers to would keep them
+        self._body = []
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         if self._task is not None:
@@ -214,7 +216,7 @@ class Connection(asyncio.Protocol):
                 raise HttpError(MALFORMED, f"the header {name.decode()} is given twice")
         elif name == b"content-length":
             self._has_body = int(value) > 0
-            if int(value) > self._host.options.max_body_bytes:
+            if int(value) > self._host.body_bytes_max:
                 raise self._body_too_large()
         elif name == b"transfer-encoding":
             if value.lower() != b"chunked" or self._parser.get_http_version() != "1.1":
@@ -245,17 +247,17 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._loose_bytes = 0
         self._body_bytes += len(body)
-        if self._body_bytes > self._host.options.max_body_bytes:
+        if self._body_bytes > self._host.body_bytes_max:
             raise self._body_too_large()
         self._body.append(body)
 
     def _body_too_large(self) -> MessageTooLarge:
-        most = self._host.options.max_body_bytes
+        most = self._host.body_bytes_max
         return MessageTooLarge(f"a request's body may have {most} bytes")
 
     def on_message_complete(self) -> None:
         parser, parts = self._parser, self._body
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        body = parts if len(parts) > 1 else b"".join(parts)
         method = parser.get_method().decode("latin-1")
         request = Request(
             method, self._target, self._headers, body, parser.should_keep_alive(), is_old=self._version == "1.0"
@@ -374,6 +376,7 @@ class Connection(asyncio.Protocol):
 
     def _rest(self) -> None:
         """All is answered: from here on it is the client's turn."""
+        self._current = None
         options = self._host.options
         seconds = options.request_seconds if self._is_arriving() else options.idle_seconds
         self.deadline = self._host.now() + seconds

@@ -75,7 +75,7 @@ class Heads:
         kept = lines.lower()
         if len(kept) > HEAD_KEPT_BYTES or any(name in kept for name in _NEVER_KEPT):
             return
-        if request.body_bytes != len(data) - start + missing or not request.body.startswith(data[start:]):
+        if request.body_bytes != len(data) - start + missing or not request.begins_with(data[start:]):
             return
         if len(self._known) >= HEADS_KEPT:
             self._known.clear()

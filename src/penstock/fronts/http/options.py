@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.fronts.auth import Credentials
-from penstock.model.setting_types import KIB, MIB, Bytes, Count, Port, Seconds
+from penstock.model.setting_types import KIB, Bytes, BytesOrDefault, Count, Port, Seconds
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,8 +19,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What every request must bring as `Authorization: Bearer …`; empty: nothing is asked for. A secret."""
     insecure: bool = False
     """Listen where others can reach the server although it asks for no token."""
-    max_body_bytes: Bytes = 64 * MIB + MIB
-    """The largest body of a request: the largest payload and what is around it."""
+    max_body_bytes: BytesOrDefault = 0
+    """The largest body of a request; 0: what `limits.batch_bytes` and `limits.message_bytes` need."""
     max_header_bytes: Bytes = 32 * KIB
     """The largest head of a request: its first line and all headers."""
     max_connections: Count = 20_000
@@ -29,8 +29,6 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Claims and reads that wait at once; one more is answered 429."""
     max_sessions: Count = 10_000
     """Sessions of clients at once; one more is answered 429."""
-    answer_bytes: Bytes = 256 * MIB
-    """Bytes of answers of 1 MiB and more that are made and sent at once, decompressed; one more waits for its turn."""
     idle_seconds: Seconds = 75.0
     """How long a connection may stay open between requests."""
     request_seconds: Seconds = 30.0

@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.api.principal import ANONYMOUS
 from penstock.batch import EncodedBatch, from_bytes, from_parts
-from penstock.fronts.http.answers import Share
+from penstock.fronts.answers import Share
 from penstock.wire.http.shapes import JSON_TYPE, encode_json
 
 _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
@@ -18,8 +18,8 @@ _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for 
 class Request:
     """One request, received whole."""
 
-    __slots__ = ("_body", "_parts", "began", "headers", "id", "is_last", "is_old", "is_waiting", "keep_alive", "method",
-                 "principal", "route", "target", "waits")  # fmt: skip
+    __slots__ = ("_body", "_parts", "_taken_bytes", "began", "headers", "id", "is_last", "is_old", "is_waiting",
+                 "keep_alive", "method", "principal", "route", "target", "waits")  # fmt: skip
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class Request:
         self.headers = headers
         """Those of `connection.WANTED` that were sent, by lower-case name."""
         self._body, self._parts = (b"", body) if isinstance(body, list) else (body, [])
+        self._taken_bytes = 0
         self.keep_alive = keep_alive
         self.is_old = is_old
         """Of HTTP/1.0."""
@@ -61,11 +62,19 @@ class Request:
     @property
     def body_bytes(self) -> int:
         """How long it is."""
-        return sum(map(len, self._parts)) if self._parts else len(self._body)
+        return sum(map(len, self._parts)) if self._parts else len(self._body) or self._taken_bytes
+
+    def begins_with(self, data: bytes) -> bool:
+        """Whether these are the first bytes of the body."""
+        return bytes(self._parts[0]).startswith(data) if self._parts else self._body.startswith(data)
 
     def batch(self) -> EncodedBatch:
-        """The body as an encoded batch, which one that came in parts becomes by being copied once."""
-        return from_parts(self._parts) if self._parts else from_bytes(self._body)
+        """The body as an encoded batch, which one that came in parts becomes by being copied once; it is not kept."""
+        if not self._parts:
+            return from_bytes(self._body)
+        self._taken_bytes = self.body_bytes
+        parts, self._parts = self._parts, []
+        return from_parts(parts)
 
     def wait(self, seconds: float) -> float:
         """How long it waits for messages: not at all where nobody may be there to take them."""

@@ -20,9 +20,9 @@ from penstock.api.front_broker import FrontBroker
 from penstock.api.principal import ANONYMOUS, Principal
 from penstock.api.ticket import Ticket
 from penstock.fronts import metrics
+from penstock.fronts.answers import Answers
 from penstock.fronts.front import Address, Shared
 from penstock.fronts.http import page
-from penstock.fronts.http.answers import Answers
 from penstock.fronts.http.connection import Connection
 from penstock.fronts.http.errors import MEDIA_TYPE, NO_SUCH_PATH, HttpError, answer_to
 from penstock.fronts.http.handlers import all_routes
@@ -59,11 +59,12 @@ class HttpServer(SocketFront[Connection]):
         self.measures: HttpMeasures = HttpMeasures()
         self._shared = shared or Shared()
         self.router = Router(all_routes())
-        self.heads = Heads(self.options.max_header_bytes, self.options.max_body_bytes)
+        self.body_bytes_max = self.options.max_body_bytes or self._shared.body_bytes
+        self.heads = Heads(self.options.max_header_bytes, self.body_bytes_max)
         self._namespaces = Namespaces(broker, NAMESPACES_KEPT)
         self._request_prefix = secrets.token_hex(4)
         self._request_numbers = itertools.count(1)
-        self.answers = Answers(self.options.answer_bytes)
+        self.answers = self._shared.answers or Answers()
         self.sessions = Sessions(broker, self.options.max_sessions, self._loop.time)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None

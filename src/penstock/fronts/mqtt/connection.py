@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from penstock.fronts.answers import Backlog
 from penstock.fronts.listening import begin, linger
 from penstock.fronts.mqtt.client import Client
 from penstock.fronts.mqtt.errors import log
@@ -38,6 +39,7 @@ class Connection(asyncio.Protocol):
         "_server",
         "_transport",
         "_writers",
+        "backlog",
         "client",
         "engine",
         "peer",
@@ -48,9 +50,9 @@ class Connection(asyncio.Protocol):
         self.engine = ServerConnection(server.limits)
         self._filter: WebSocketFilter | None = None
         if is_websocket:
-            options, given = server.options, server.credentials
+            given = server.credentials
             self._filter = WebSocketFilter(
-                maximum_frame_size=options.max_packet_bytes, any_origin=bool(given.token) or given.insecure
+                maximum_frame_size=server.limits.maximum_packet_size, any_origin=bool(given.token) or given.insecure
             )
         self._transport: asyncio.Transport | None = None
         self._has_room = True
@@ -58,6 +60,8 @@ class Connection(asyncio.Protocol):
         self._is_flushing = False
         self._writers: asyncio.Future[None] | None = None
         """Done when the client has taken most of what was written; None while it keeps up."""
+        self.backlog = Backlog(server.answers)
+        """Large deliveries that the client has not taken."""
         self.client: Client | None = None
         self.peer = ""
 
@@ -70,6 +74,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
         self.resume_writing()
+        self.backlog.close()
         self._server.closed(self)
         if self.client is not None:
             self.client.gone()
@@ -88,6 +93,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         writers, self._writers = self._writers, None
+        self.backlog.taken()
         if writers is not None and not writers.done():
             writers.set_result(None)
 
@@ -126,6 +132,11 @@ class Connection(asyncio.Protocol):
 
     def tick(self, now: float) -> None:
         """Look at keep-alive and other times."""
+        transport, is_full = self._transport, self._writers is not None
+        if is_full and transport is not None and self.backlog.is_overdue(now, transport.get_write_buffer_size()):
+            log.warning("%s takes nothing of a large delivery, and is closed", self.peer)
+            self.abort()
+            return
         events = self.engine.tick(now)
         if events:
             self.take_in(events)
@@ -170,16 +181,19 @@ class Connection(asyncio.Protocol):
         if transport is None or self._is_closing:
             self.engine.take()
             return
-        data = self.engine.take()
+        parts = self.engine.take_parts()
         if self._filter is not None:
-            if data:
-                self._filter.send(data)
+            if parts:
+                self._filter.send(b"".join(parts))
             if self.engine.closed:
                 self._filter.close()
             data = self._filter.take()
-        if data:
-            self._server.measures.bytes_sent += len(data)
-            transport.write(data)
+            parts = (data,) if data else ()
+        if parts:
+            self._server.measures.bytes_sent += sum(map(len, parts))
+            transport.writelines(parts)
+            if self._writers is None:
+                self.backlog.taken()
         if self.engine.closed or (self._filter is not None and self._filter.closed):
             self.close()
 

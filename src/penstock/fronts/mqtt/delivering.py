@@ -10,7 +10,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from penstock.api.results import Lease, Received
+from penstock.api.results import Claim, Lease, Received
+from penstock.fronts.answers import is_large
 from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.mapping import ORIGIN, STORED, SUBSCRIPTION, Origin, for_subscription, origin_of
 from penstock.fronts.mqtt.session.window import Flight, packet_id_of
@@ -53,6 +54,8 @@ class Source:
         self.window = client.window
         self.settling = client.settling
         self._unsent: deque[tuple[Lease | None, Received]] = deque()
+        self._admitting: Claim | None = None
+        """What was claimed, is large, and waits for its turn."""
         self._task: asyncio.Task[None] | None = None
 
     # Life -------------------------------------------------------------------------------------------------
@@ -73,6 +76,9 @@ class Source:
             if lease is not None:
                 unsent.setdefault(lease, []).append(received.offset)
         self._unsent.clear()
+        if self._admitting is not None and self._admitting.lease is not None:
+            unsent[self._admitting.lease] = self._admitting.offsets()
+        self._admitting = None
         for lease, offsets in unsent.items():
             try:
                 await self.broker.release(lease, offsets)
@@ -112,6 +118,7 @@ class Source:
                 await self.window.changed()
                 return
             await self.claim(min(room, CLAIM_MAX))
+            await self.out.writable()
         while self._unsent and self.send(*self._unsent[0]):
             self._unsent.popleft()
         self.out.flush()
@@ -126,8 +133,11 @@ class Source:
 
     def held(self) -> set[Lease]:
         """Leases with messages that are not settled."""
-        flights = {flight.lease for flight in self.window.flights.values() if flight.source is self}
-        return {lease for lease in flights | {lease for lease, _ in self._unsent} if lease is not None}
+        leases = {flight.lease for flight in self.window.flights.values() if flight.source is self}
+        leases |= {lease for lease, _ in self._unsent}
+        if self._admitting is not None:
+            leases.add(self._admitting.lease)
+        return {lease for lease in leases if lease is not None}
 
     async def renew(self) -> None:
         """Keep what is held for as long as the connection lives."""
@@ -146,6 +156,13 @@ class Source:
         """The client has answered a delivery of QoS 1."""
         if flight.lease is not None:
             self.settling.ack(flight.lease, flight.offset)
+
+    async def admit(self, claim: Claim) -> None:
+        """Wait until what was claimed may be decoded and sent."""
+        if is_large(claim):
+            self._admitting = claim
+            await self.out.backlog.admit(claim)
+            self._admitting = None
 
     def keep(self, lease: Lease | None, received: list[Received]) -> None:
         """These were claimed, to be sent in this order."""
@@ -206,6 +223,7 @@ class SessionSource(Source):
         claim = await self.broker.claim(
             self.queue, max=most, wait=WAIT_SECONDS, lease_seconds=SESSION_LEASE_SECONDS, consumer=self.token, ack=ack
         )
+        await self.admit(claim)
         self.keep(claim.lease, claim.messages)
 
     def send(self, lease: Lease | None, received: Received) -> bool:
@@ -249,6 +267,7 @@ class SharedSource(Source):
             consumer=self.token,
             ack=self.subscription.qos == 0,
         )
+        await self.admit(claim)
         if claim.lease is None or self.subscription.qos < 2:
             self.keep(claim.lease, claim.messages)
             return

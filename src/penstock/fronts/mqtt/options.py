@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from penstock.model.setting_types import KIB, MIB, SECONDS_MAX, Count, Port, Seconds
 from penstock.wire.mqtt.packets import NEVER
+
+PACKET_BYTES_MAX: Final = 256 * MIB
 
 
 class MqttOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,8 +30,8 @@ class MqttOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Whose queues and exchanges MQTT clients see."""
     max_connections: Count = 20_000
     """Connections at once; one more is told that the server is busy."""
-    max_packet_bytes: Annotated[int, Meta(ge=KIB, le=256 * MIB)] = 17 * MIB
-    """The largest packet of a client: the largest payload and what is around it."""
+    max_packet_bytes: Annotated[int, Meta(ge=0, le=PACKET_BYTES_MAX)] = 0
+    """The largest packet of a client; 0: what `limits.message_bytes` needs, within the 256 MiB that MQTT can say."""
     connect_seconds: Seconds = 10.0
     """How long a client may take from the connection to its CONNECT."""
     receive_maximum: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
@@ -60,3 +62,7 @@ class MqttOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Declare the queue of `$queue/<name>/…` where a client publishes or subscribes to one that does not exist."""
     stop_seconds: Seconds = 5.0
     """How long what clients have sent may take after the server was told to stop."""
+
+    def packet_bytes_max(self, message_bytes: int) -> int:
+        """The largest packet, where the server takes messages of so many bytes."""
+        return self.max_packet_bytes or min(message_bytes + MIB, PACKET_BYTES_MAX)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.api.results import Lease, Received
+from penstock.fronts.answers import is_large
 from penstock.fronts.damaged_ranges import DAMAGED_HEADER, PassedOver
 from penstock.fronts.key_filter import KeyFilter, key_filter
 from penstock.fronts.mqtt.delivering import LEASE_SECONDS, WAIT_SECONDS, Source
@@ -74,6 +75,7 @@ class QueueSource(Source):
             consumer=self.token,
             ack=self.subscription.qos == 0,
         )
+        await self.admit(claim)
         self.keep(claim.lease, claim.messages)
 
     def send(self, lease: Lease | None, received: Received) -> bool:
@@ -169,6 +171,8 @@ class StreamSource(QueueSource):
         read = await self.broker.read(
             self.queue, self.subscription.group, max=most, wait=WAIT_SECONDS, consumer=self.token
         )
+        if is_large(read):
+            await self.out.backlog.admit(read)
         self._committed = read.primary_committed
         self._passed_over.add(read.damaged)
         self.keep(None, read.messages)

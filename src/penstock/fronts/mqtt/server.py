@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.api.front_broker import FrontBroker
+from penstock.fronts.answers import Answers
 from penstock.fronts.front import Address, Shared
 from penstock.fronts.listening import CannotListen, SocketFront, listen
 from penstock.fronts.metrics import Row
@@ -42,12 +43,14 @@ class MqttServer(SocketFront[Connection]):
 
     def __init__(self, broker: FrontBroker, options: MqttOptions | None = None, shared: Shared | None = None) -> None:
         self.options = options or MqttOptions()
-        super().__init__("mqtt", self.options, (shared or Shared()).credentials)
+        shared = shared or Shared()
+        super().__init__("mqtt", self.options, shared.credentials)
+        self.answers = shared.answers or Answers()
         self.broker = (
             broker if broker.namespace == self.options.namespace else broker.in_namespace(self.options.namespace)
         )
         self.limits = Limits(
-            maximum_packet_size=self.options.max_packet_bytes,
+            maximum_packet_size=self.options.packet_bytes_max(shared.message_bytes),
             receive_maximum=self.options.receive_maximum,
             topic_alias_maximum=self.options.topic_alias_maximum,
             connect_within_s=self.options.connect_seconds,
@@ -65,7 +68,7 @@ class MqttServer(SocketFront[Connection]):
             self.measures,
             declare=self.options.declare_queues,
         )
-        self.system_topics = SystemTopics(self, (shared or Shared()).metrics_queues_max)
+        self.system_topics = SystemTopics(self, shared.metrics_queues_max)
         self._servers: list[asyncio.Server] = []
         self._ticker: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.Task[None] | None = None

@@ -201,7 +201,7 @@ class Enqueueing:
         for name in queues:
             if name.startswith("$"):
                 raise Forbidden(f"queue {name!r} is written by the broker alone")
-            most = catalog.queue(row.namespace, name).config.max_message_bytes
+            most = catalog.queue(row.namespace, name).message_bytes_max
             if len(message.payload) > most:
                 raise MessageTooLarge(f"payload has {len(message.payload)} bytes; the limit of {name!r} is {most}")
         return Taken(row, message, tuple(queues))

@@ -47,10 +47,12 @@ from penstock.node.arguments import lane_of
 from penstock.node.broker.names import Names
 from penstock.node.catalog import Queue
 from penstock.node.consume.waiters import Request
+from penstock.node.publish import large
 from penstock.node.publish.parts import (
     PART_MESSAGES,
     Part,
     Unit,
+    is_large,
     parts_in_steps,
     parts_of_batch,
     parts_of_messages,
@@ -99,15 +101,30 @@ class LocalMessages(Names, Messages):
     def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Ticket[Receipt]:
         home = self._target(queue)
         check_publish_id(publish_id)
-        if type(batch) is EncodedBatch and batch.count > PART_MESSAGES:
+        if is_large(batch) or (type(batch) is EncodedBatch and batch.count > PART_MESSAGES):
             return Ticket.of(self._publish_large(queue, home, batch, publish_id))
         parts = parts_of_batch(home, batch, None, publish_id)
         return self._publish(queue, None, batch, publish_id, batch.count, parts)
 
     async def _publish_large(self, queue: str, home: Queue, batch: EncodedBatch, publish_id: str | None) -> Receipt:
-        """A batch of many messages: checked, and split by lane, on a thread."""
-        parts = await asyncio.to_thread(parts_of_batch, home, batch, None, publish_id)
+        """A batch of many messages, or with many bytes: checked, and split by lane, on a thread."""
+        parts = await large.on_thread(lambda: parts_of_batch(home, batch, None, publish_id))
         return await self._publish(queue, None, batch, publish_id, batch.count, parts)
+
+    async def _publish_large_to(
+        self, exchange: str, batch: EncodedBatch, publish_id: str | None, *, mandatory: bool
+    ) -> Receipt:
+        """The same through an exchange."""
+        catalog = self._services.catalog
+        meta = await large.checked(batch, *catalog.sizes)
+        parts = await ended(
+            route_batch(
+                catalog, self._namespace, exchange, batch, mandatory=mandatory, publish_id=publish_id, meta=meta
+            )
+        )
+        if not parts:
+            return Receipt(batch.count, [])
+        return await self._publish(None, exchange, batch, publish_id, batch.count, parts)
 
     @ticketed
     def publish_to(
@@ -122,6 +139,8 @@ class LocalMessages(Names, Messages):
         check_publish_id(publish_id)
         catalog, namespace = self._services.catalog, self._namespace
         listed: Sequence[Message] | EncodedBatch
+        if isinstance(messages, EncodedBatch) and is_large(messages):
+            return Ticket.of(self._publish_large_to(exchange, messages, publish_id, mandatory=mandatory))
         if isinstance(messages, EncodedBatch):
             listed, count = messages, messages.count
             steps = route_batch(catalog, namespace, exchange, messages, mandatory=mandatory, publish_id=publish_id)
@@ -150,10 +169,25 @@ class LocalMessages(Names, Messages):
         """Into the store or, where that is away and the node has a spool, into that; later while there is an alarm."""
         if self._services.watermark.alarms and self._is_held_back(parts):
             return Ticket.of(self._publish_later(queue, exchange, messages, publish_id, count, parts))
+        if large.are_large(parts):
+            return Ticket.of(self._publish_encoded(queue, exchange, messages, publish_id, count, parts))
         spool = self._services.spool
         if not spool.is_on:
             return self._services.publisher.publish(count, parts)
         return spool.publish(Unit(self._namespace, queue, exchange, messages, publish_id, count, parts))
+
+    async def _publish_encoded(
+        self,
+        queue: str | None,
+        exchange: str | None,
+        messages: Sequence[Message] | EncodedBatch,
+        publish_id: str | None,
+        count: int,
+        parts: list[Part],
+    ) -> Receipt:
+        """The same of messages with many bytes, which are encoded on a thread."""
+        self._services.publisher.check_limits(count, parts)
+        return await self._publish(queue, exchange, messages, publish_id, count, await large.encoded(parts))
 
     async def _publish_later(
         self,
@@ -396,7 +430,8 @@ class LocalTransaction(Transaction):
             parts += [_placed(part, first) for part in made]
         if services.watermark.alarms and self._broker._is_held_back(parts):
             await services.watermark.admit(sum(part.size for part in parts))
-        return await services.transactions.commit(self._settles, self._count, parts)
+        services.publisher.check_limits(self._count, parts)
+        return await services.transactions.commit(self._settles, self._count, await large.encoded(parts))
 
 
 def _placed(part: Part, first: int) -> Part:

@@ -12,7 +12,7 @@ from penstock.api.arguments import check_publish_id, check_sequence
 from penstock.api.principal import Action
 from penstock.api.staging import Committed, Mark, MarkPage, MarkPut, Staged, StagedChunk, Staging, check_target
 from penstock.batch import EncodedBatch
-from penstock.model import NAME_CHARACTERS_MAX, PAYLOAD_BYTES_MAX, check_integer, check_name, check_text
+from penstock.model import NAME_CHARACTERS_MAX, check_integer, check_name, check_text
 from penstock.model.errors import Forbidden, InvalidArgument, NotFound
 from penstock.node.broker.names import Names
 
@@ -62,10 +62,10 @@ class LocalStaging(Names, Staging):
         check_target(queue, exchange, routing_key)
         if not isinstance(batch, EncodedBatch):
             raise InvalidArgument(f"a batch must be a penstock.EncodedBatch, not {type(batch).__name__}")
-        payload_most = PAYLOAD_BYTES_MAX
+        payload_most = self._services.catalog.sizes.message
         if queue is not None:
             home = self._known_target(queue)
-            payload_most = home.config.max_message_bytes
+            payload_most = home.message_bytes_max
             if home.session is not None:
                 raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; stage for one that stays")
         else:

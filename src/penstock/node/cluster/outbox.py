@@ -34,8 +34,9 @@ from penstock.node.commit.commits import Commits
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle, Numbers
 from penstock.node.observe.damage import Damage
+from penstock.node.publish import large
 from penstock.node.publish.append import Publisher
-from penstock.node.publish.parts import Part
+from penstock.node.publish.parts import Part, is_large
 from penstock.node.spool.positions import Positions
 from penstock.node.timers import Timers
 from penstock.store.contract import Store
@@ -279,7 +280,8 @@ class Outbox:
     async def _copy_dead_letter(self, row: OutboxRow, letter: DeadLetter, check_kept: Callable[[], None]) -> None:
         """Copy one message. It is durable with the next commit, which a page of rows shares."""
         message = await self._message(row)
-        parts = [] if message is None else await in_turns(self._dead_copies.parts(letter, message))
+        copies = [] if message is None else await in_turns(self._dead_copies.parts(letter, message))
+        parts = await large.encoded(copies)
         group = None if message is None else self._moving_group(row, letter)
         if group is not None:
             await self._lanes.run(row.lane, lambda _lane: None)  # in memory, when the rest is done without a wait
@@ -327,10 +329,13 @@ class Outbox:
         if not batches or not batches[0].base <= row.offset < batches[0].end:
             return None
         batch, index = batches[0], row.offset - batches[0].base
-        reader = Reader(EncodedBatch(batch.count, batch.meta, batch.body), is_checked=batch.is_intact)
+        whole = EncodedBatch(batch.count, batch.meta, batch.body)
+        reader = Reader(whole, is_checked=batch.is_intact)
         if not reader.is_intact():
             self._damage.found_in(row.lane, batch.base, reader)
             return None
+        if is_large(whole):
+            return (await large.on_thread(lambda: reader.messages(index, index + 1)))[0]
         return reader.messages(index, index + 1)[0]
 
     def _check_there(self, row: OutboxRow) -> None:

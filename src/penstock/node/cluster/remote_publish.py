@@ -27,7 +27,7 @@ from penstock.node.catalog import EPHEMERAL_FROM, Catalog
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.commits import Commits
 from penstock.node.lifecycle import Numbers
-from penstock.node.publish.parts import ENCODE_FROM, Origin, Part, Results
+from penstock.node.publish.parts import Origin, Part, Results, is_kept_encoded
 from penstock.node.timers import Tasks
 
 LANDED_WITHIN_S: Final = 10.0
@@ -119,7 +119,7 @@ def part_of(row: OutboxRow, catalog: Catalog) -> Part:
         raise NotFound(f"the queue {remote.queue!r} was deleted")
     batch = EncodedBatch(remote.count, remote.meta, remote.body)
     origin = Origin(remote.spool, remote.sequence) if remote.spool else None
-    if remote.count < ENCODE_FROM:
+    if not is_kept_encoded(batch):
         part = Part(queue, row.lane, decode(batch), None, None, None, remote.publish_id)
     else:
         part = Part(queue, row.lane, (), batch, decode_meta(batch.meta, batch.count), None, remote.publish_id)

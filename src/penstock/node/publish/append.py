@@ -83,11 +83,11 @@ class Publisher:
 
     def check_size(self, count: int, size: int) -> None:
         """Raise where `count` messages of `size` bytes are more than may be published at once."""
-        limits = self._limits
-        if count > limits.batch_messages:
-            raise MessageTooLarge(f"{count} messages in one call; the limit is {limits.batch_messages}")
-        if size > limits.batch_bytes:
-            raise MessageTooLarge(f"{size} bytes in one call; the limit is {limits.batch_bytes}")
+        if count > self._limits.batch_messages:
+            raise MessageTooLarge(f"{count} messages in one call; the limit is {self._limits.batch_messages}")
+        most = self._limits.batch_bytes if count > 1 else self._limits.sizes.batch
+        if size > most:
+            raise MessageTooLarge(f"{size} bytes in one call; the limit is {most}")
 
     def append_at_once(self, parts: Sequence[Part], size: int, home: int | None) -> Results | None:
         """Append parts where nothing must be waited for: lanes loaded, ids known, room for the bytes; else None."""

@@ -12,8 +12,19 @@ from zlib import crc32
 import msgspec
 
 from penstock.api.results import Receipt
-from penstock.batch import EncodedBatch, Meta, check, decode, decode_meta, decode_single, encode, measured, select
-from penstock.model import BATCH_MESSAGES_MAX, PAYLOAD_BYTES_MAX, Message, check_message
+from penstock.batch import (
+    EncodedBatch,
+    Meta,
+    block_bytes,
+    check,
+    decode,
+    decode_meta,
+    decode_single,
+    encode,
+    measured,
+    select,
+)
+from penstock.model import BATCH_MESSAGES_MAX, Message, check_message
 from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge, Unroutable
 from penstock.model.work import MESSAGE_WORK, Budget, Steps
@@ -22,8 +33,10 @@ from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 Results = list[tuple[str, int, Appended, Sequence[int] | None]]
 """(queue, lane as users name it, what was appended, places in the caller's list)"""
 
-ENCODE_FROM = 32
-"""Fewer messages are stored together with those of other callers; as many as these are a batch of their own."""
+ENCODE_FROM: Final = 32
+"""Fewer messages are stored together with those of other callers; as many as these are a batch of their own,"""
+LARGE_BYTES: Final = 1024 * 1024
+"""and so are messages with so many bytes, decompressed."""
 PART_MESSAGES: Final = 4_000
 """Messages of one publish that are encoded at a time: more are several batches of one commit."""
 
@@ -109,7 +122,7 @@ def parts_of_messages(
     if len(messages) >= ENCODE_FROM:
         return _parts_of_checked(queue, *_encode_checked(queue, messages), indexes, publish_id, rotation)
     for message in messages:
-        check_message(message, queue.config.max_message_bytes)
+        check_message(message, queue.message_bytes_max)
     return _parts_of_few(queue, messages, indexes, publish_id, rotation)
 
 
@@ -158,16 +171,16 @@ def _encode_checked(queue: Queue, messages: Sequence[Message]) -> tuple[EncodedB
         raise MessageTooLarge(f"{len(messages)} messages in one call; the limit is {BATCH_MESSAGES_MAX}")
     try:
         batch = encode(messages)
-        meta = check(batch, queue.config.max_message_bytes)
+        meta = check(batch, queue.message_bytes_max, queue.sizes.batch)
     except Exception:
         for message in messages:
-            check_message(message, queue.config.max_message_bytes)
+            check_message(message, queue.message_bytes_max)
         raise
     if set(map(type, messages)) != {Message}:
         raise InvalidArgument("every message must be a penstock.Message")
     if not _is_kept_as_it_is(messages, meta):
         for message in messages:
-            check_message(message, queue.config.max_message_bytes)
+            check_message(message, queue.message_bytes_max)
     return batch, meta
 
 
@@ -200,14 +213,26 @@ def parts_of_batch(
         raise InvalidBatch("the batch is empty")
     rotation = _rotated(queue)
     if meta is None:
-        single = decode_single(batch)
-        if single is not None and len(single.payload) <= queue.config.max_message_bytes:
+        single = None if is_large(batch) else decode_single(batch)
+        if single is not None and len(single.payload) <= queue.message_bytes_max:
             return _parts_of_few(queue, [single], indexes, publish_id, rotation)
-        meta = check(batch, queue.config.max_message_bytes)
-    if batch.count < ENCODE_FROM:
+        meta = check(batch, queue.message_bytes_max, queue.sizes.batch)
+    if not is_kept_encoded(batch):
         # A row of its own for each would cost the store, and every later claim, more than decoding costs now.
         return _parts_of_few(queue, decode(batch), indexes, publish_id, rotation)
     return _parts_of_checked(queue, batch, meta, indexes, publish_id, rotation)
+
+
+def is_large(batch: object) -> bool:
+    """Whether checking it takes long enough to be done on a thread; not of what is no batch, which is refused."""
+    if not isinstance(batch, EncodedBatch):
+        return False
+    return len(batch.body) >= LARGE_BYTES or block_bytes(batch.body, batch.count) >= LARGE_BYTES
+
+
+def is_kept_encoded(batch: EncodedBatch) -> bool:
+    """Whether it is stored as it came."""
+    return batch.count >= ENCODE_FROM or is_large(batch)
 
 
 def _parts_of_checked(
@@ -276,7 +301,7 @@ def route_messages(
     budget = Budget() if budget is None else budget
     chosen: dict[str, list[int]] = {}
     for index, message in enumerate(messages):
-        check_message(message)
+        check_message(message, catalog.sizes.message)
         queues = router.known_route(exchange, message)
         if queues is None:
             queues = yield from router.routing(exchange, message, budget)
@@ -308,9 +333,15 @@ def route_batch(
     *,
     mandatory: bool,
     publish_id: str | None = None,
+    meta: Meta | None = None,
 ) -> Steps[list[Part]]:
-    """The same for an encoded batch, by its columns; a queue that takes all of it stores it as it came."""
-    meta, budget = check(batch, PAYLOAD_BYTES_MAX), Budget()
+    """The same for an encoded batch, by its columns; a queue that takes all of it stores it as it came.
+
+    `meta` is that of a batch which was checked before, and is not checked again.
+    """
+    budget = Budget()
+    if meta is None:
+        meta = check(batch, *catalog.sizes)
     routed = yield from catalog.router(namespace).routing_batch(exchange, meta, batch.count, budget)
     if mandatory and routed.unroutable:
         raise Unroutable(f"exchange {exchange!r} has no queue for {len(routed.unroutable)} of {batch.count} messages")
@@ -320,7 +351,8 @@ def route_batch(
         if queue is None:
             continue  # it was deleted at a stop
         share = batch if len(indexes) == batch.count else select(batch, indexes)
-        parts += parts_of_batch(queue, share, indexes, publish_id)
+        is_known = share is batch and queue.message_bytes_max == catalog.sizes.message
+        parts += parts_of_batch(queue, share, indexes, publish_id, meta if is_known else None)
         if budget.spend(ROUTED_WORK + MESSAGE_WORK * len(indexes)):
             yield
             budget.renew()

@@ -24,7 +24,6 @@ import msgspec
 
 from penstock.api.staging import Committed, MarkPut, Staged, StagedChunk, check_puts
 from penstock.batch import EncodedBatch, check, with_key
-from penstock.model import PAYLOAD_BYTES_MAX
 from penstock.model.errors import (
     AlreadyCommitted,
     ChunkMissing,
@@ -119,7 +118,7 @@ class Staging:
     async def stage(self, key: TransactionKey, target: StagedChunk, batch: EncodedBatch, payload_most: int) -> None:
         """Keep a chunk; nothing where it is there already, or where its transaction is committed."""
         catalog, name = self._catalog, target.chunk
-        check(batch, min(payload_most, PAYLOAD_BYTES_MAX))
+        check(batch, payload_most, catalog.sizes.batch)
         if target.routing_key is not None:
             batch = with_key(batch, target.routing_key)
         await self._commits.room(batch.size, REGISTRAR_SLOT)

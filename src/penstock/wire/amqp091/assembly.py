@@ -100,8 +100,7 @@ class Assembler(Sender):
             message.size = size
 
     def _body(self, channel: int, message: Content, payload: bytes, found: list[Event]) -> None:
-        body = message.body
-        had = len(body)
+        body, had = message.body, message.received
         has = had + len(payload)
         if has > message.size:
             text = f"a body of {has} bytes or more, where its header announced {message.size}"
@@ -109,11 +108,14 @@ class Assembler(Sender):
         if has == message.size:
             self._open[channel] = None
             self._unfinished -= had
-            body += payload
-            found.append(message.whole(channel, bytes(body) if had else payload))
+            if had:
+                body.write(payload)
+                payload = body.getvalue()
+            found.append(message.whole(channel, payload))
             return
         self._unfinished += len(payload)
         most = self.limits.max_unfinished_bytes
         if self._unfinished > most:
             raise Wrong(codes.RESOURCE_ERROR, f"unfinished messages of more than {most} bytes on one connection")
-        body += payload
+        body.write(payload)
+        message.received = has

@@ -1,13 +1,15 @@
 """The half of a connection that writes: what the owner of the socket calls, and which channels are open.
 
 A call for a channel that is not open has no effect: the channel of a request may close before it is answered, in the
-meantime. What goes out is a list of bytes that are joined before they are written, so that a large body is copied once.
+meantime. What goes out is a list of bytes that are joined before they are written, unless a large body is among them.
 Nothing here reads; `connection.ServerConnection` adds that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
+from io import BytesIO
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +42,8 @@ _BETWEEN: Final = Struct(">BBHI")
 _COUNT: Final = Struct(">IB")
 """A message count and the frame's end."""
 
+LARGE_BODY_BYTES: Final = 1024 * 1024
+
 HEARTBEAT: Final = _FRAME.pack(codes.HEARTBEAT, 0, 0) + _END
 
 
@@ -65,7 +69,7 @@ class Stage(IntEnum):
 class Content:
     """A message that is being received: basic.publish, its content header, and its body so far."""
 
-    __slots__ = ("exchange", "routing_key", "bits", "size", "properties", "body")
+    __slots__ = ("exchange", "routing_key", "bits", "size", "properties", "body", "received")
 
     def __init__(self, exchange: bytes, routing_key: bytes, bits: int) -> None:
         self.exchange: Final = exchange
@@ -74,7 +78,10 @@ class Content:
         self.size = -1
         """Bytes of the body, as its header announces; -1 before that."""
         self.properties = NONE
-        self.body = bytearray()
+        self.body = BytesIO()
+        """It grows as the frames come, and is not copied when it is whole."""
+        self.received = 0
+        """Bytes of it."""
 
     def whole(self, channel: int, body: bytes) -> Publish:
         """The event, with all of the body."""
@@ -95,6 +102,8 @@ class Sender:
         self._stage = Stage.HEADER
         self._capabilities: frozenset[str] = frozenset()
         self._out: list[bytes | memoryview] = []
+        self._is_large = False
+        """Whether a large body is to be written."""
         self._open: dict[int, Content | None] = {}
         """Open channels, each with the message that it is receiving."""
         self._closing: set[int] = set()
@@ -115,13 +124,20 @@ class Sender:
 
     def take(self) -> bytes:
         """What is to be written now; empty where nothing is."""
+        return b"".join(self.take_parts())
+
+    def take_parts(self) -> Sequence[bytes | memoryview]:
+        """The same as one part or, where a large body is among it, as several, which are not copied."""
         out = self._out
         if not out:
-            return b""
+            return ()
         self._spoke = True
+        if self._is_large:
+            self._out, self._is_large = [], False
+            return out
         joined = b"".join(out)
         out.clear()
-        return joined
+        return (joined,)
 
     def accept_login(self) -> None:
         """Goes on with the handshake."""
@@ -229,6 +245,7 @@ class Sender:
                 out += (_BETWEEN.pack(FRAME_END, BODY, channel, size), body)
         else:
             view = memoryview(body)
+            self._is_large = self._is_large or size >= LARGE_BODY_BYTES
             for start in range(0, size, most):
                 part = view[start : start + most]
                 out += (_BETWEEN.pack(FRAME_END, BODY, channel, len(part)), part)
@@ -285,7 +302,7 @@ class Sender:
     def _drop(self, channel: int) -> None:
         content = self._open.pop(channel)
         if content is not None:
-            self._unfinished -= len(content.body)
+            self._unfinished -= content.received
 
     def _forget_channels(self) -> None:
         self._open.clear()

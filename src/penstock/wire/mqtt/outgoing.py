@@ -17,6 +17,7 @@ from penstock.wire.mqtt.v3 import Codec3
 PUBLISH: Final = 0x30
 DUP: Final = 0x08
 RETAIN: Final = 0x01
+LARGE_PAYLOAD_BYTES: Final = 1024 * 1024
 
 
 class State(Enum):
@@ -33,12 +34,14 @@ class State(Enum):
 class Outgoing:
     """What is to be written to one client."""
 
-    __slots__ = ("_codec", "_out", "_state", "_unanswered")
+    __slots__ = ("_codec", "_is_large", "_out", "_state", "_unanswered")
 
     def __init__(self) -> None:
         self._state = State.NEW
         self._codec: Codec3 | None = None
         self._out: list[bytes] = []
+        self._is_large = False
+        """Whether a large payload is to be written."""
         self._unanswered: set[int] = set()
         """Packet ids of a version 5 client's publishes that have no answer yet."""
 
@@ -54,11 +57,15 @@ class Outgoing:
 
     def take(self) -> bytes:
         """What is to be written now."""
-        out = self._out
-        if not out:
-            return b""
-        self._out = []
-        return b"".join(out)
+        return b"".join(self.take_parts())
+
+    def take_parts(self) -> Sequence[bytes]:
+        """The same as one part or, where a large payload is among it, as several, which are not copied."""
+        out, self._out = self._out, []
+        if self._is_large:
+            self._is_large = False
+            return out
+        return (b"".join(out),) if out else ()
 
     def publish(
         self,
@@ -78,6 +85,7 @@ class Outgoing:
         first = PUBLISH | qos << 1 | (RETAIN if retain else 0) | (DUP if dup and qos else 0)
         parts = self._codec.delivery(first, topic, payload, packet_id, properties, subscription_ids)
         self._out += parts
+        self._is_large = self._is_large or len(payload) >= LARGE_PAYLOAD_BYTES
         return bool(parts)
 
     def puback(self, packet_id: int, reason: int = 0, *, text: str = "") -> None:

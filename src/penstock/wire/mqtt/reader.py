@@ -137,10 +137,12 @@ def packet(first: int, body: bytes) -> bytes:
 
 
 def publish_packet(first: int, topic: bytes, packet_id: int, middle: bytes, payload: bytes) -> tuple[bytes, ...]:
-    """A PUBLISH in parts, so that the payload is not copied before the final join.
+    """A PUBLISH in parts, so that the payload is not copied before the final join; none where it is too long for MQTT.
 
     `middle` stands between packet id and payload: the properties of version 5.
     """
     id_bytes = packet_id.to_bytes(2, "big") if first & 0x06 else b""
     length = len(topic) + len(id_bytes) + len(middle) + len(payload)
+    if length > LENGTH_MAX:
+        return ()
     return bytes((first,)) + encode_length(length) + topic, id_bytes, middle, payload

@@ -216,7 +216,7 @@ class Codec5(Codec3):
             if not is_new:
                 topic_bytes = NO_TOPIC
         parts = publish_packet(first, topic_bytes, packet_id, encode_length(len(told)) + told, payload)
-        if sum(map(len, parts)) > self.maximum_packet_size:
+        if not parts or sum(map(len, parts)) > self.maximum_packet_size:
             return ()
         if is_new:
             self._given[topic] = alias

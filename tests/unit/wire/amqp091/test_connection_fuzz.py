@@ -101,7 +101,7 @@ def check(server: ServerConnection, found: list[Any], sent: bytes) -> None:
         elif hasattr(event, "channel"):
             assert event.channel in opened
     assert sum(map(len, server._rest)) <= LIMITS.frame_max
-    held = sum(len(message.body) for message in server._open.values() if message is not None)
+    held = sum(message.received for message in server._open.values() if message is not None)
     assert held == server._unfinished <= LIMITS.max_unfinished_bytes
 
 

@@ -10,12 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from penstock.api.results import Slice
-from penstock.fronts.http.answers import LARGE_BYTES
+from penstock.fronts.answers import LARGE_BYTES, on_thread
 from penstock.fronts.http.request import Answer, Stream
 from penstock.fronts.http.routes import Call
 from penstock.wire.http.shapes import BATCHES_TYPE
 
-Made = TypeVar("Made")
 Kind = TypeVar("Kind", Answer, Stream)
 
 
@@ -31,13 +30,6 @@ async def counted(call: Call, size: int, make: Callable[[], Awaitable[Kind]]) ->
         raise
     answer.share = share
     return answer
-
-
-async def on_thread(make: Callable[[], Made]) -> Made:
-    """What is made on a thread. A thread's own result would be kept until the next full garbage collection."""
-    made: list[Made] = []
-    await asyncio.to_thread(lambda: made.append(make()))
-    return made.pop()
 
 
 async def decoded_answer(call: Call, slices: Sequence[Slice], make: Callable[[], Awaitable[Answer]]) -> Answer:

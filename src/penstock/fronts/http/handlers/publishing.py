@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from penstock.api.slices import SLICE_ITEMS
 from penstock.api.ticket import Ticket
+from penstock.fronts.answers import LARGE_BYTES, on_thread
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import (
     many_messages,
@@ -41,12 +42,20 @@ def publish(call: Call, body: PublishRequest | None, query: PublishQuery) -> Tic
     """Publish messages, all or none; answered when they are durable."""
     queue = call.names["queue"]
     if body is None:
+        if call.request.body_bytes >= LARGE_BYTES:
+            return Ticket.of(_publish_large(call, query))
         batch = call.request.batch()
         return call.broker.publish_batch(queue, batch, publish_id=query.publish_id).map(parts_answer)
     if len(body.messages) > SLICE_ITEMS:
         return Ticket.of(_publish_many(call, body.messages, query))
     messages = messages_of(body.messages)
     return call.broker.publish_many(queue, messages, publish_id=query.publish_id).map(results_answer)
+
+
+async def _publish_large(call: Call, query: PublishQuery) -> Answer:
+    batch = await on_thread(call.request.batch)
+    receipt = await call.broker.publish_batch(call.names["queue"], batch, publish_id=query.publish_id)
+    return parts_answer(receipt)
 
 
 async def _publish_many(call: Call, bodies: Sequence[MessageBody], query: PublishQuery) -> Answer:
