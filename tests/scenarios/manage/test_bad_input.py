@@ -23,7 +23,7 @@ from penstock import (
     Verdict,
     encode,
 )
-from penstock.model import BATCH_BYTES_DEFAULT, BATCH_MESSAGES_MAX
+from penstock.model import BATCH_MESSAGES_MAX
 from penstock.model.limits import HEADERS_BYTES_MAX, HEADERS_DEPTH_MAX, HEADERS_MAX
 from penstock.node import declarations
 from penstock.node.broker import LocalBroker
