@@ -14,6 +14,7 @@ from pathlib import Path
 from penstock import embedded
 from penstock.api.sync import SyncBroker, SyncTransaction
 from penstock.loop_thread import LoopThread
+from penstock.model import PAYLOAD_BYTES_DEFAULT
 from penstock.node.node import CACHE_BYTES
 from penstock.node.spool.spool import SPOOL_BYTES
 
@@ -27,6 +28,7 @@ def open(
     events: bool = True,
     spool: str | Path | None = None,
     spool_bytes: int = SPOOL_BYTES,
+    message_bytes: int = PAYLOAD_BYTES_DEFAULT,
 ) -> SyncBroker:
     """`penstock.open` for programs without an event loop: `with penstock.sync.open(path) as broker: …`."""
     thread = LoopThread("penstock")
@@ -39,6 +41,7 @@ def open(
             events=events,
             spool=spool,
             spool_bytes=spool_bytes,
+            message_bytes=message_bytes,
         )
     except BaseException:
         thread.close()

@@ -244,6 +244,8 @@ class Client:
     def _acknowledged(self, event: PubAck) -> None:
         flight = self.window.flights.get(event.packet_id)
         if flight is None:
+            if event.packet_id in self.window.released:
+                self._answered_wrongly("PUBACK", event.packet_id, 2)
             return
         if flight.qos != 1:
             self._answered_wrongly("PUBACK", event.packet_id, flight.qos)

@@ -5,6 +5,7 @@ Shared by both versions. What cannot be read is `Refused` as malformed; nothing 
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from penstock.wire.mqtt.reasons import Reason, Refused
@@ -13,6 +14,9 @@ TEXT_BYTES_MAX: Final = 0xFFFF
 """Texts and binary values carry their length in two bytes."""
 LENGTH_MAX: Final = 0x0FFFFFFF
 """The greatest number that a variable byte integer holds."""
+
+
+CONTROLS: Final = re.compile("[\\0-\\x1f\\x7f-\\x9f]")
 
 
 class Reader:
@@ -62,11 +66,11 @@ class Reader:
         text = self.text("a topic filter")
         if not text:
             raise Refused(Reason.MALFORMED_PACKET, "a topic filter has at least one character")
-        return text
+        return check_controls(text, "a topic filter")
 
     def client_id(self) -> str:
         text = self.text("the client id")
-        if any(character < " " or "\x7f" <= character <= "\x9f" for character in text):
+        if CONTROLS.search(text):
             raise Refused(Reason.PROTOCOL_ERROR, f"the client id {text[:64]!r} holds a control character")
         return text
 
@@ -105,6 +109,13 @@ def decode_text(data: bytes, what: str) -> str:
         raise Refused(Reason.MALFORMED_PACKET, f"{what} is not UTF-8: {error.reason}") from None
     if "\0" in text:
         raise Refused(Reason.MALFORMED_PACKET, f"{what} holds the character U+0000")
+    return text
+
+
+def check_controls(text: str, what: str) -> str:
+    """A topic or filter without control characters, which the standard lets a receiver refuse, and nobody means."""
+    if not text.isprintable() and CONTROLS.search(text):
+        raise Refused(Reason.MALFORMED_PACKET, f"{what} {text[:64]!r} holds a control character")
     return text
 
 

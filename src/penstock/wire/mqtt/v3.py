@@ -32,7 +32,7 @@ from penstock.wire.mqtt.packets import (
     Will,
 )
 from penstock.wire.mqtt.properties import WILL
-from penstock.wire.mqtt.reader import Reader, decode_text, encode_text, packet, publish_packet
+from penstock.wire.mqtt.reader import Reader, check_controls, decode_text, encode_text, packet, publish_packet
 from penstock.wire.mqtt.reasons import REFUSAL, RETURN_CODES, SERVER_UNAVAILABLE_3, Reason, Refused
 from penstock.wire.mqtt.topics import topic_problem
 
@@ -229,7 +229,7 @@ def check_topic(topic: str) -> str:
     """A topic name to publish to, as both versions want it."""
     if "#" in topic or "+" in topic or not topic:
         raise Refused(Reason.MALFORMED_PACKET, topic_problem(topic))
-    return topic
+    return check_controls(topic, "the topic")
 
 
 def message_properties(values: dict[str, Any]) -> PublishProperties:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 CLIENT_IDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
-TOPICS = st.text(st.characters(exclude_characters="\0#+", exclude_categories=["Cs"]), min_size=1, max_size=12)
+TOPICS = st.text(st.characters(exclude_characters="#+", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
 PAYLOADS = st.binary(max_size=300)
 PACKET_IDS = st.integers(1, 65535)
 INTEGERS = st.integers(0, 0xFFFFFFFF)
