@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.model.rows import SLOTS, Member
 from penstock.store.contract import FullStore
+from penstock.store.folders import make_folder
 from penstock.store.open import label_of, open_engine, scheme_of
 from penstock.store.sqlite import server_lock
 from penstock.version import VERSION
@@ -63,7 +64,7 @@ def lock_file(stack: ExitStack | AsyncExitStack, path: Path, *, must_exist: bool
     if must_exist and not path.is_file():
         return  # the engine says so
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path.parent)
         stack.enter_context(server_lock.held(path))
     except server_lock.Locked as locked:
         process = f", process {locked}," if str(locked) else ""

@@ -37,6 +37,7 @@ from penstock.model.errors import AlreadyExists, InvalidArgument, PenstockError
 from penstock.model.rows import BatchHead, BatchRow, CatalogRow, DedupRow, LaneChange, LaneImage
 from penstock.node.catalog import Queue
 from penstock.store.damage import Damage
+from penstock.store.folders import make_folder
 from penstock.store.open import label_of, scheme_of
 from penstock.store.sqlite.file import make_private
 from penstock.store.sqlite.salvage import Salvaged, salvage
@@ -73,7 +74,7 @@ async def repair(source: str, target: str, progress: Progress = no_progress) -> 
     done = Repaired(label_of(source), label_of(target))
     with ExitStack() as stack:
         lock_file(stack, Path(source), must_exist=True)
-        Path(target).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(Path(target).parent)
         work = Path(tempfile.mkdtemp(prefix=".penstock-repair-", dir=Path(target).parent))
         stack.callback(shutil.rmtree, work, ignore_errors=True)
         progress("what can be read", 0, 1)

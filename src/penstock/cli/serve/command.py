@@ -44,6 +44,7 @@ from penstock.node.broker.cluster import ClusterBroker
 from penstock.node.clock import StoreClock, SystemClock
 from penstock.node.cluster.membership import ClusterOptions
 from penstock.node.limits import Limits
+from penstock.store.folders import make_folder
 from penstock.store.open import scheme_of
 from penstock.store.sqlite import server_lock
 from penstock.store.sqlite.log import sync
@@ -100,7 +101,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def lock_store(stack: ExitStack, path: Path) -> None:
     """Make the store's folder and hold its lock until the stack ends."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path.parent)
         if path.is_dir():
             raise CannotStart(f"{path} is a folder; --store (store.path) names a file")
         stack.enter_context(server_lock.held(path))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from penstock.model.errors import InvalidArgument, Unavailable
+from penstock.store.folders import make_folder, sync_folder
 
 LOCK: Final = "lock"
 """Held by the node that uses the folder; in it is what the folder is called."""
@@ -81,7 +82,7 @@ class DiskFolder:
         """Make the folder where it is missing, and hold it: two processes would replay the same publishes."""
         place = Path(path)
         try:
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(place)
             lock = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise InvalidArgument(
@@ -138,7 +139,7 @@ class DiskFolder:
             self._let_go()
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._written = (name, os.open(self._path / name, flags, 0o600))
-            self._sync_names()
+            sync_folder(self._path)
         descriptor = self._written[1]
         view = memoryview(data)
         while view:
@@ -164,7 +165,7 @@ class DiskFolder:
         if self._written is not None and self._written[0] == name:
             self._let_go()
         (self._path / name).unlink(missing_ok=True)
-        self._sync_names()
+        sync_folder(self._path)
 
     async def free_bytes(self) -> int:
         found = await self._run(lambda: os.statvfs(self._path))
@@ -179,13 +180,6 @@ class DiskFolder:
         if self._written is not None:
             os.close(self._written[1])
             self._written = None
-
-    def _sync_names(self) -> None:
-        folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     async def _run(self, work: Callable[[], Result]) -> Result:
         # Shielded: what has begun on the disk goes on, and the next waits for it in the same thread.

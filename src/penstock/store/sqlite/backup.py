@@ -29,9 +29,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.model.errors import InvalidArgument, NotFound, StoreCorrupt, Unavailable
+from penstock.store.folders import make_folder, sync_folder
 from penstock.store.sqlite.file import Connection, make_private
 from penstock.store.sqlite.log.log import LogPosition
-from penstock.store.sqlite.log.segments import Segments, sync_folder
+from penstock.store.sqlite.log.segments import Segments
 from penstock.store.sqlite.log.turn import Turn
 from penstock.store.sqlite.snapshot import check_there, connect, translated
 from penstock.store.sqlite.statements import SQL
@@ -205,7 +206,7 @@ class _Making:
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """The folder, for one backup at a time."""
-    (folder / SEGMENTS).mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder / SEGMENTS)
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
@@ -282,6 +283,7 @@ def prune(folder: Path, keep: int) -> list[str]:
         gone, kept = every[: max(len(every) - keep, 0)], every[max(len(every) - keep, 0) :]
         for one in gone:
             (folder / one.name / MANIFEST).unlink()  # first: half a backup is none
+            sync_folder(folder / one.name)
             shutil.rmtree(folder / one.name)
         needed = {folder / segment.file.path for one in kept for segment in one.segments}
         for path in (folder / SEGMENTS).glob("*.log"):

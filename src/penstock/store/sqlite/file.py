@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.model.errors import InvalidArgument, PenstockError, StoreCorrupt, Unavailable
+from penstock.store.folders import make_folder
 from penstock.store.sql.queries import Migration, load_migrations
-from penstock.store.sqlite.log.segments import sync_folder
 from penstock.store.sqlite.statements import SQL
 
 APPLICATION_ID: Final = 0x504E5354
@@ -62,7 +62,9 @@ class File:
     def connect(self) -> Connection:
         # Once the file is prepared it must be there: a lost file is an error, never a new and empty one.
         if not self.prepared:
-            self._make_folder()
+            if self.path.is_dir():
+                raise InvalidArgument(f"{self.path} is a folder; a store is a file")
+            make_folder(self.path.parent)
             make_private(self.path)
         mode = "rw" if self.prepared else "rwc"
         uri = f"{self.path.as_uri()}?mode={mode}"
@@ -99,14 +101,6 @@ class File:
                 if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
             time.sleep(0.005)
-
-    def _make_folder(self) -> None:
-        if self.path.is_dir():
-            raise InvalidArgument(f"{self.path} is a folder; a store is a file")
-        missing = [folder for folder in self.path.parents if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            sync_folder(folder.parent)
 
     def check_in_place(self) -> None:
         """SQLite would go on writing to a file that was moved or deleted, and every commit would be lost."""

@@ -18,6 +18,7 @@ from time import time_ns
 from typing import Final, NamedTuple
 
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError, StoreCorrupt
+from penstock.store.folders import make_folder, sync_folder
 from penstock.store.sqlite.backup import (
     LOG,
     Manifest,
@@ -30,7 +31,7 @@ from penstock.store.sqlite.backup import (
     tables_of,
 )
 from penstock.store.sqlite.log.records import parse_rows
-from penstock.store.sqlite.log.segments import SEGMENT_HEAD_BYTES, Segment, Segments, sync_folder
+from penstock.store.sqlite.log.segments import SEGMENT_HEAD_BYTES, Segment, Segments
 from penstock.store.sqlite.shipping import Shipped, read_shipped
 from penstock.store.sqlite.snapshot import translated
 from penstock.store.sqlite.statements import SQL
@@ -273,7 +274,7 @@ def restore(planned: Plan, folder: Path, target: Path, told: Told = lambda *_: N
     if target.exists() or log.folder.exists():
         raise AlreadyExists(f"{target} or its log exists; name a new file")
     with translated(target):
-        log.folder.mkdir(mode=0o700, parents=True)
+        make_folder(log.folder)
         for done, source in enumerate(planned.sources):
             told("segments of the log", done, len(planned.sources))
             _copy_checked(source.path, source.sha256, log.path(source.number))

@@ -18,9 +18,10 @@ from typing import Final
 import msgspec
 
 from penstock.model.errors import InvalidArgument, StoreCorrupt
+from penstock.store.folders import make_folder, sync_folder
 from penstock.store.sqlite.backup import LOG, Tables, backups, read_tables, sync_file, tables_of
 from penstock.store.sqlite.file import make_private
-from penstock.store.sqlite.log.segments import SEGMENT_HEAD_BYTES, Segment, Segments, sync_folder
+from penstock.store.sqlite.log.segments import SEGMENT_HEAD_BYTES, Segment, Segments
 from penstock.store.sqlite.log.turn import Turn
 from penstock.store.sqlite.snapshot import connect, translated
 
@@ -66,9 +67,8 @@ class Shipping:
             self._copies = Segments(folder / LOG / str(tables.line))
             self.number = self._first(folder, tables.line)
             """Of the segment that is being copied; those before it are."""
-            for path in (folder / LOG, self._copies.folder):
-                path.mkdir(mode=0o700, exist_ok=True)
-                sync_folder(path.parent)
+            make_folder(self._copies.folder)
+            sync_folder(self._copies.folder)  # a copy may have been made by a process that was killed right then
             self._position, self._record = self._resumed()
             self._end = self._position
 
@@ -201,3 +201,4 @@ class Shipping:
         partial.write_bytes(msgspec.json.encode(shipped))
         sync_file(partial)
         partial.rename(place)
+        sync_folder(self._copies.folder)

@@ -18,7 +18,8 @@ import os
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from penstock.store.sqlite.log.segments import Segment, sync_folder
+from penstock.store.folders import sync_folder
+from penstock.store.sqlite.log.segments import Segment
 
 SECTOR_BYTES: Final = 512
 """What a disk writes whole or not at all."""

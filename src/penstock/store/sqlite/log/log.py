@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.model.errors import StoreCorrupt, Unavailable
+from penstock.store.folders import sync_folder
 from penstock.store.sqlite.log import segments
 from penstock.store.sqlite.log.cuts import Cuts, find_cut
 from penstock.store.sqlite.log.records import Draft, LoggedCommit, parse_rows
@@ -161,7 +162,7 @@ class Log:
         self.folder.mkdir(mode=0o700, exist_ok=True)
         numbers = [number for number in self.segments.numbers() if number >= max(start.segment, 1)]
         if not numbers and start == START:
-            segments.sync_folder(self.folder.parent)
+            sync_folder(self.folder.parent)
             return
         if numbers != list(range(max(start.segment, 1), max(start.segment, 1) + len(numbers))) or not numbers:
             raise StoreCorrupt(
@@ -193,9 +194,10 @@ class Log:
             segment.close()
             segment = following
             self._enter(segment)
+        # What was read may not have reached the disk: the process that wrote it was killed before it knew.
         if self.end.record > first:
-            # What was read may not have reached the disk: the process that wrote it was killed before it knew.
             segment.sync()
+        sync_folder(self.folder)
         self._tail = segment
         self._cut_off(segment)
 

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from penstock.model.checksum import crc32
 from penstock.model.errors import StoreCorrupt, Unavailable
+from penstock.store.folders import sync_folder
 from penstock.store.sqlite.log.records import HEAD, MAGIC, Draft, Head, parse_head, seed_of
 from penstock.store.sqlite.log.sync import Done, KernelSyncs
 
@@ -337,15 +338,6 @@ def store_of(head: bytes) -> bytes | None:
         return None
     store_id: bytes = _SEGMENT_HEAD.unpack(packed)[1]
     return store_id
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _packed_room(head: bytes, size: int) -> bytes:
