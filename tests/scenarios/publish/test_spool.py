@@ -369,6 +369,26 @@ def test_a_write_that_fails_is_told_and_leaves_nothing_behind() -> None:
     play(story)
 
 
+def test_a_segment_whose_beginning_never_reached_the_disk_is_kept_aside() -> None:
+    """A loss of power may keep the second sector of a new file without its first."""
+
+    async def story(machine: Machine) -> None:
+        away = Away(machine)
+        broker = await away.open()
+        await broker.declare_queue("work")
+        away.folder.files["0000000001.spool"] = torn = bytes(512) + b"the rest"
+        broker = await away.kill(broker)
+        assert away.folder.files == {"0000000001.spool.torn": torn}
+        away.is_away = True
+        assert (await broker.publish("work", Message(b"1"))).buffered
+        away.is_away = False
+        await away.empty(broker)
+        assert await claim_all(broker, "work") == ["1"]
+        await broker.close()
+
+    play(story)
+
+
 @pytest.mark.parametrize("torn", [b"\x07", b"\x20\0\0\0\1\2\3\4abc", bytes(64)], ids=["byte", "part", "zeros"])
 def test_a_torn_end_is_cut_and_kept_aside(torn: bytes) -> None:
     async def story(machine: Machine) -> None:

@@ -112,6 +112,8 @@ class SpoolLog:
         if start is None:
             if not is_last:
                 raise self._damaged(name, 0)
+            if data.strip(b"\0"):
+                await self._keep_torn(name, data)
             await self._folder.remove(name)
             return
         header, end = start
@@ -124,23 +126,34 @@ class SpoolLog:
             found(header, record)
             self.messages += record.count
             end = place
+            if self.is_dead(header, record):
+                await self._make_durable(DEAD_NAME.format(header.spool, record.sequence))
         if end < len(data):
             if not is_last:
                 raise self._damaged(name, end)
-            log.warning(
-                "%s/%s ended in the middle of a record: %d bytes, which nobody was answered for, are cut and kept in "
-                "%s.torn",
-                self._folder.label,
-                name,
-                len(data) - end,
-                name,
-            )
-            await self._folder.append(f"{name}.torn", data[end:])
+            await self._keep_torn(name, data[end:])
             await self._folder.truncate(name, end)
         if end == start[1]:
             await self._folder.remove(name)  # nothing was ever in it
-        else:
-            self._segments[number] = _Segment(header, end)
+            return
+        if is_last:
+            await self._make_durable(name)
+        self._segments[number] = _Segment(header, end)
+
+    async def _make_durable(self, name: str) -> None:
+        """A process that was killed may have left a file that only the kernel knows: what follows relies on it."""
+        await self._folder.append(name, b"")
+
+    async def _keep_torn(self, name: str, data: bytes) -> None:
+        log.warning(
+            "%s/%s ended in the middle of a record: %d bytes, which nobody was answered for, are cut and kept in "
+            "%s.torn",
+            self._folder.label,
+            name,
+            len(data),
+            name,
+        )
+        await self._folder.append(f"{name}.torn", data)
 
     def _damaged(self, name: str, at: int) -> StoreCorrupt:
         return StoreCorrupt(

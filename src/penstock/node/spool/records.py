@@ -106,9 +106,9 @@ def dead_of(data: bytes, name: str) -> DeadRecord:
 
 
 def header_of(data: bytes, name: str) -> tuple[Header, int] | None:
-    """The header and where the records begin; None of a file that ends before its header does."""
+    """The header and where the records begin; None of a file whose header is not whole."""
     # A crash leaves a file that is shorter than what was written, or has zeros where something was to be.
-    if not data.startswith(MAGIC) and not MAGIC.startswith(data.rstrip(b"\0")):
+    if not MAGIC.startswith(data[: len(MAGIC)].rstrip(b"\0")):
         raise StoreCorrupt(f"{name} is no segment of a spool; move it out of the folder")
     found = next(_frames(data, len(MAGIC)), None) if len(data) > len(MAGIC) else None
     if found is None:
