@@ -14,7 +14,10 @@ import penstock
 from penstock import Message
 from penstock.maintenance.verify import Report, verify
 from penstock.model.errors import NotFound
-from penstock.store.sqlite.log.segments import Found, Segment
+from penstock.model.rows import slot_of
+from penstock.store.sqlite.log.records import draft
+from penstock.store.sqlite.log.segments import Found, Segment, Segments
+from tests.conformance.samples import batches, change, commit
 from tests.maintenance.rig import ENGINE_NAMES, copy_files, flip, make, place_of, segment_of
 
 
@@ -157,6 +160,29 @@ def test_a_torn_record_behind_the_last_is_a_warning(path: Path) -> None:
     report = verified(path)
     sound(report)
     assert "torn by a crash" in report.warnings[0]
+
+
+@pytest.mark.parametrize("is_torn", [True, False])
+def test_a_record_behind_the_last_whose_bodies_never_came_is_a_warning(path: Path, is_torn: bool) -> None:
+    """A loss of power may keep its rows. A sector that is empty was never written; other bytes are damage."""
+    with closing(sqlite3.connect(path)) as connection:
+        store_id, number, position, record = connection.execute(
+            "SELECT store_id, segment, position, record FROM log"
+        ).fetchone()
+    segment = Segments(Path(f"{path}-log")).open(number, store_id)
+    assert segment is not None
+    with closing(segment):
+        rows = batches(1, body=b"\x55" * 4_096)
+        segment.write(position, record, draft(commit({slot_of(1): 1}, change(1, batches=rows))))
+    with segment_of(path, number).open("r+b") as file:
+        file.seek(position - position % 512 + 2_048)
+        file.write(bytes(512) if is_torn else b"\x66" * 512)
+    report = verified(path)
+    if is_torn:
+        sound(report)
+        assert "torn by a crash" in report.warnings[0]
+    else:
+        assert "fail their checksum" in report.findings[0].problem
 
 
 @pytest.mark.parametrize("looks_at_bodies", [True, False])

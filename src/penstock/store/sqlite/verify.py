@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.model.errors import StoreCorrupt
 from penstock.store.damage import Damage
+from penstock.store.sqlite.log.cuts import find_cut
 from penstock.store.sqlite.log.scan import Placed, Scanned, placed, scan
 from penstock.store.sqlite.log.segments import SEGMENT_HEAD_BYTES, Segment
 from penstock.store.sqlite.log.turn import Turn
@@ -61,6 +62,8 @@ class LogCheck:
             path = snapshot.segments.path(number)
             size = path.stat().st_size
             following = self._first_record(number + 1) if number + 1 in numbers else None
+            # One that was still being made holds nothing: the log ends before it.
+            is_last = following is None and number >= numbers[-1] - 1
             try:
                 segment = snapshot.segments.open(number, snapshot.store_id, only_read=True)
             except StoreCorrupt as error:
@@ -71,7 +74,7 @@ class LogCheck:
                 continue
             with closing(segment):
                 self.segments += 1
-                yield from self._segment(segment, following, is_last=number == numbers[-1])
+                yield from self._segment(segment, following, is_last=is_last)
             self._told(size)
 
     def _missing(self, numbers: list[int]) -> Iterator[Damage]:
@@ -109,6 +112,8 @@ class LogCheck:
         unreadable: list[tuple[int, int]] = []
         end, record = SEGMENT_HEAD_BYTES, segment.first_record
         for scanned in scan(segment, following):
+            if is_last and self._is_torn(segment, scanned):
+                break
             end, record = scanned.end, scanned.record + 1
             self.records += scanned.found is not None
             if not scanned.is_whole and not (is_last and self._is_whole_now(segment, scanned)):
@@ -144,11 +149,23 @@ class LogCheck:
         with self._unwritten():
             return scanned.commit is not None and segment.record_at(scanned.position) is not None
 
+    def _is_torn(self, segment: Segment, scanned: Scanned) -> bool:
+        """Whether a record was never written whole, though its rows were: a server cuts it off."""
+        indexed = self._snapshot.indexed
+        if scanned.is_whole or (segment.number, scanned.record) < (indexed.segment, indexed.record):
+            return False
+        if segment.has_record_behind(scanned.position, scanned.record) or self._is_whole_now(segment, scanned):
+            return False
+        cut = find_cut(segment, scanned.position)
+        return cut is not None and cut.kind == "torn"
+
     def _end_of_log(self, segment: Segment, position: int, record: int) -> Iterator[Damage]:
         """A record at the end that is not whole was torn by a crash, unless the tables know it."""
         indexed = self._snapshot.indexed
         with self._unwritten():
             for scanned in scan(segment, None, position, record):
+                if not scanned.is_whole:
+                    break
                 position, record = scanned.end, scanned.record + 1
             is_torn = segment.begins_record(position)
         if segment.number == indexed.segment and record < indexed.record:
