@@ -1,17 +1,23 @@
 """Run the simulation: many seeds, or one with its trace.
 
 python tests/simulation/run.py --seeds 1000
-python tests/simulation/run.py --seeds 1000 --start 5000
+python tests/simulation/run.py --seeds 1000000 --jobs 8 --keep-going
 python tests/simulation/run.py --seed 4711 --trace
+python tests/simulation/run.py --power
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
+import multiprocessing
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 if __name__ == "__main__":
     root = Path(__file__).resolve().parents[2]
@@ -21,9 +27,26 @@ from penstock.store.contract import Capabilities
 from tests.simulation.world import Outcome, run_world
 
 PROGRESS_EVERY = 100
+COLLECT_EVERY: Final = 50
+"""Seeds between two collections of garbage: a world makes about a megabyte, and Python's own rhythm costs a sixth."""
 
 
 def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if "--power" in arguments:
+        from tests.power.run import main as lose_power
+
+        return lose_power([argument for argument in arguments if argument != "--power"])
+    options = _parser().parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    capabilities = Capabilities(spans_slots=not options.one_slot, commits_under_way=options.commits_under_way)
+    if options.seed is not None:
+        return _run_one(options.seed, capabilities, trace=options.trace)
+    seeds = range(options.start, options.start + options.seeds)
+    return _run_many(seeds, capabilities, keep_going=options.keep_going, jobs=options.jobs)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Run Penstock on a virtual clock, with faults, and check everything.")
     parser.add_argument("--seeds", type=int, default=1_000, help="how many seeds to run (default 1000)")
     parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
@@ -32,12 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--commits-under-way", type=int, default=1, help="commits the store can do at once (default 1)")
     parser.add_argument("--one-slot", action="store_true", help="the store commits one slot at a time")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
-    options = parser.parse_args(arguments)
-    logging.disable(logging.CRITICAL)
-    capabilities = Capabilities(spans_slots=not options.one_slot, commits_under_way=options.commits_under_way)
-    if options.seed is not None:
-        return _run_one(options.seed, capabilities, trace=options.trace)
-    return _run_many(options.start, options.seeds, capabilities, keep_going=options.keep_going)
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the seeds (default 1)")
+    parser.add_argument("--power", action="store_true", help="cut the power of real files instead: see --power --help")
+    return parser
 
 
 def _run_one(seed: int, capabilities: Capabilities, *, trace: bool) -> int:
@@ -48,12 +68,11 @@ def _run_one(seed: int, capabilities: Capabilities, *, trace: bool) -> int:
     return int(bool(outcome.violations))
 
 
-def _run_many(start: int, count: int, capabilities: Capabilities, *, keep_going: bool) -> int:
+def _run_many(seeds: range, capabilities: Capabilities, *, keep_going: bool, jobs: int) -> int:
     began = time.perf_counter()
     failed: list[int] = []
     confirmed = delivered = commits = 0
-    for index in range(count):
-        outcome = run_world(start + index, capabilities=capabilities)
+    for done, outcome in enumerate(_outcomes(seeds, capabilities, jobs), 1):
         confirmed += outcome.confirmed
         delivered += outcome.delivered
         commits += outcome.commits
@@ -62,12 +81,36 @@ def _run_many(start: int, count: int, capabilities: Capabilities, *, keep_going:
             print(describe(outcome), flush=True)
             if not keep_going:
                 break
-        if (index + 1) % PROGRESS_EVERY == 0:
-            rate = (index + 1) / (time.perf_counter() - began) * 60
-            print(f"{index + 1} of {count} seeds, {rate:,.0f} a minute, {len(failed)} failed", flush=True)
+        if done % PROGRESS_EVERY == 0:
+            rate = done / (time.perf_counter() - began) * 60
+            print(f"{done} of {len(seeds)} seeds, {rate:,.0f} a minute, {len(failed)} failed", flush=True)
     print(f"{confirmed} publishes confirmed, {delivered} messages handed out, {commits} commits")
     print(f"failed: {failed}" if failed else "no violations")
     return int(bool(failed))
+
+
+def _outcomes(seeds: range, capabilities: Capabilities, jobs: int) -> Iterator[Outcome]:
+    """What each seed led to, in their order."""
+    run = partial(_run_tidily, capabilities=capabilities)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        if jobs == 1:
+            yield from map(run, seeds)
+            return
+        with multiprocessing.get_context("fork").Pool(jobs) as pool:
+            yield from pool.imap(run, seeds, chunksize=COLLECT_EVERY)
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def _run_tidily(seed: int, capabilities: Capabilities) -> Outcome:
+    outcome = run_world(seed, capabilities=capabilities)
+    if seed % COLLECT_EVERY == 0:
+        gc.collect()
+    return outcome
 
 
 def describe(outcome: Outcome) -> str:

@@ -246,6 +246,7 @@ def simulate(arguments: tuple[str, ...]) -> None:
     Examples:
       penstock simulate --seeds 1000
       penstock simulate --seeds 1 --start 4711
+      penstock simulate --power              cuts the power of real files
     """
     from penstock.cli.dev import checkout
 
