@@ -41,7 +41,7 @@ class Facts:
     @classmethod
     def read(cls, notes: list[bytes]) -> Facts:
         facts = cls()
-        began: dict[int, int] = {}
+        began: dict[str, int] = {}
         for number, note in enumerate(notes):
             match json.loads(note):
                 case ["declared", queues]:

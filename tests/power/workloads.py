@@ -219,13 +219,14 @@ async def use_backups(worker: Worker, steps: int) -> None:
     source, folder = worker.folder / STORE, worker.folder / BACKUPS
     for number in range(max(steps // 8, 2)):
         await worker.take_steps(8)
-        worker.note("back up", number)
+        name = f"{worker.life}.{number}"
+        worker.note("back up", name)
         made = await asyncio.to_thread(backup.back_up, source, folder)
-        worker.note("backed up", number, made.manifest.name)
+        worker.note("backed up", name, made.manifest.name)
         if number == 1:
-            target = worker.folder / f"restored/deep/{number}.db"
+            target = worker.folder / f"restored/deep/{name}.db"
             await asyncio.to_thread(backup.restore, folder, made.manifest, target)
-            worker.note("restored", number, str(target.relative_to(worker.folder)))
+            worker.note("restored", name, str(target.relative_to(worker.folder)))
         if number:
             worker.note("prune")
             await asyncio.to_thread(backup.prune, folder, 2)
