@@ -92,18 +92,23 @@ def _run_many(seeds: range, capabilities: Capabilities, *, keep_going: bool, job
 def _outcomes(seeds: range, capabilities: Capabilities, jobs: int) -> Iterator[Outcome]:
     """What each seed led to, in their order."""
     run = partial(_run_tidily, capabilities=capabilities)
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        if jobs == 1:
-            yield from map(run, seeds)
-            return
-        with multiprocessing.get_context("fork").Pool(jobs) as pool:
+    if jobs > 1:
+        with multiprocessing.get_context("spawn").Pool(jobs, _prepare) as pool:
             yield from pool.imap(run, seeds, chunksize=COLLECT_EVERY)
+        return
+    _prepare()
+    try:
+        yield from map(run, seeds)
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+def _prepare() -> None:
+    logging.disable(logging.CRITICAL)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
 
 
 def _run_tidily(seed: int, capabilities: Capabilities) -> Outcome:

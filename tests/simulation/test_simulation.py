@@ -135,4 +135,7 @@ def test_the_command_runs_one_seed_and_many(capsys: pytest.CaptureFixture[str]) 
     assert main(["--seed", "3", "--trace"]) == 0
     assert "node 0" in capsys.readouterr().out
     assert main(["--seeds", "3", "--start", "10"]) == 0
-    assert "no violations" in capsys.readouterr().out
+    alone = capsys.readouterr().out
+    assert "no violations" in alone
+    assert main(["--seeds", "3", "--start", "10", "--jobs", "2"]) == 0
+    assert capsys.readouterr().out == alone
