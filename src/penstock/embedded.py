@@ -65,7 +65,7 @@ async def open(
         return await open_store(store, SystemClock(), **settings)
     node = Node(store, StoreClock(), **settings)
     try:
-        cluster = await node.open_among(node_name(settings), ClusterOptions(), is_alone=True)
+        cluster = await node.open_among(node_name(held), ClusterOptions(), is_alone=True)
         await cluster.join("")
     except BaseException:
         await node.close()

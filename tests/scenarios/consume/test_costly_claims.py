@@ -214,7 +214,9 @@ def test_a_group_that_was_not_reached_comes_first_in_the_next_turn(home: Home) -
                     waiter.future.set_result(None)
 
         with patch.object(waiters.Waiters, "_serve_line", serve_line):
-            broker._services.waiters.serve(broker._services.lanes.get(home_queue.lanes[0]))
+            lane = broker._services.lanes.get(home_queue.lanes[0])
+            assert lane is not None
+            broker._services.waiters.serve(lane)
             await asyncio.gather(*claims)
         assert "".join(turns[:12]) == "abc" + "cda" + "abc" + "cda"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from penstock.fronts.http.answers import LARGE_BYTES, Answers
+from penstock.fronts.answers import LARGE_BYTES, Answers
 from penstock.fronts.http.handlers.large_answers import decoded_answer
 from penstock.fronts.http.request import Answer
 
