@@ -39,13 +39,13 @@ class Bodies:
     def cached(self, lane: Lane, entries: Sequence[Entry]) -> list[Slice] | None:
         """The messages of one run inside one batch that is in memory: the common case of small claims.
 
-        None where that is not so, or where they are more than one answer may hold.
+        None where that is not so, where they are damaged, or where they are more than one answer may hold.
         """
         if len(entries) > 1 and len(runs_of(entries)) > 1:
             return None
         start, end, attempts = entries[0].start, entries[-1].end, entries[0].attempts
         batch = self._find(lane, start)
-        if batch is None or end > batch.end:
+        if batch is None or end > batch.end or not batch.reader.is_intact():
             return None
         if end - start > 1 and (end - start) * batch.reader.bytes_each > CLAIM_BYTES_MAX:
             return None

@@ -122,9 +122,6 @@ class Claims:
             if is_with_its_publish:
                 await claimed.committed  # there is nothing to read before it
             slices = bodies.cached(lane, claimed.entries) or await self._slices(claimed)
-            if not all(part.reader.is_intact() for part in slices):
-                await claimed.committed
-                slices = self._intact(claimed, slices)
             acked = self._waiters.ack(claimed) if request.settle and slices and not claimed.is_settled else None
         except PenstockError as error:
             await claimed.committed
@@ -158,15 +155,19 @@ class Claims:
         return [part for part in slices if part.reader.is_intact()]
 
     async def _slices(self, claimed: Claimed) -> list[Slice]:
-        """The messages, or the first of them that make one answer; then the others are released."""
+        """The messages that are whole, or the first of them that make one answer; then the others are released."""
         entries, ahead = claimed.entries, _is_ahead(claimed)
         if claimed.is_settled:  # all of them are acked, and cannot be released; what they unfold to was known
-            return await self._bodies.slices(claimed.lane, entries, ahead=ahead, bytes_most=INTEGER_MAX)
-        slices = await self._bodies.slices(claimed.lane, entries, ahead=ahead)
-        surplus = _behind(entries, sum([part.stop - part.start for part in slices]))
-        if surplus:
-            self._waiters.give_back(claimed, surplus)
-        return slices
+            slices = await self._bodies.slices(claimed.lane, entries, ahead=ahead, bytes_most=INTEGER_MAX)
+        else:
+            slices = await self._bodies.slices(claimed.lane, entries, ahead=ahead)
+            surplus = _behind(entries, sum([part.stop - part.start for part in slices]))
+            if surplus:
+                self._waiters.give_back(claimed, surplus)
+        if all(part.reader.is_intact() for part in slices):
+            return slices
+        await claimed.committed
+        return self._intact(claimed, slices)
 
     # Verdicts ---------------------------------------------------------------------------------------------
 
