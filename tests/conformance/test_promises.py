@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -261,6 +262,17 @@ def test_names_come_back_as_they_were_put(engine: Engine, tmp_path: Path, name: 
         assert await store.catalog() == []
 
     engine.run(tmp_path, scenario)
+
+
+def test_a_large_body_comes_back_as_it_was_put(engine: Engine, tmp_path: Path) -> None:
+    body = os.urandom(1 << 20) * 70  # past every limit of a packet or a segment
+
+    async def put(store: Store) -> None:
+        await store.apply(commit(await own_all(store), change(batches=batches(1, body=body), end=1)))
+        [row] = await store.read(LANE, 0, 1, 0)
+        assert row.body == body
+
+    engine.run(tmp_path, put)
 
 
 def test_bytes_come_back_as_they_were_put(engine: Engine, tmp_path: Path) -> None:

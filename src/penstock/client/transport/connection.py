@@ -19,7 +19,8 @@ from msgspec import Struct
 from penstock.wire.http.large_bodies import LARGE_BODY_BYTES, ArrivingBody
 
 HEAD_BYTES_MAX: Final = 64 * 1024
-BODY_BYTES_MAX: Final = 512 * 1024 * 1024
+BODY_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""Of an answer: the largest message, and in base64."""
 
 
 class Answer(Struct, frozen=True):

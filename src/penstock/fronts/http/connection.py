@@ -35,6 +35,8 @@ WANTED: Final = frozenset(
 )  # fmt: skip
 """The headers that anybody here looks at; others are read and forgotten."""
 HEADERS_MAX: Final = 100
+PROGRESS_BYTES: Final = 16 * 1024 * 1024
+"""Of a body or an answer: for every so many bytes a client has its time anew."""
 LINGER_SECONDS: Final = 5.0
 """How long a client that was refused may go on sending before it is cut off."""
 
@@ -47,7 +49,7 @@ class Connection(asyncio.Protocol):
     __slots__ = ("_arriving", "_begun", "_body", "_body_bytes", "_closing", "_current", "_expects", "_has_body",
                  "_head_bytes_max", "_header_count", "_headers", "_host", "_idle", "_is_begun", "_is_busy", "_is_head",
                  "_loose_bytes", "_parsed_bytes",
-                 "_parser", "_requests", "_room", "_target", "_task", "_transport", "_version", "_whole",
+                 "_parser", "_place", "_requests", "_room", "_target", "_task", "_transport", "_version", "_whole",
                  "_ticket", "deadline", "peer")  # fmt: skip
 
     def __init__(self, host: HttpServer) -> None:
@@ -92,6 +94,8 @@ class Connection(asyncio.Protocol):
         self._parsed_bytes = 0
         self._body: list[bytes | memoryview] = []
         self._body_bytes = 0
+        self._place = 0
+        """Where in a large body, or of what is still to be sent, the time of the client was last counted from."""
         self._has_body = False
         self._expects = False
 
@@ -152,6 +156,7 @@ class Connection(asyncio.Protocol):
     def _arrived(self, arriving: Arriving, data: bytes) -> bytes:
         """More of a large body; what is left for the parser."""
         data = arriving.body.take(data)
+        self._progressed(arriving.body.missing)
         if not arriving.body.missing:
             self._arriving, self._is_begun = None, False
             self._put(arriving.request())
@@ -178,6 +183,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._room = asyncio.get_running_loop().create_future()
+        self._place = self._transport.get_write_buffer_size()
         self.deadline = self._host.now() + self._host.options.request_seconds
 
     def resume_writing(self) -> None:
@@ -250,6 +256,13 @@ class Connection(asyncio.Protocol):
         if self._body_bytes > self._host.body_bytes_max:
             raise self._body_too_large()
         self._body.append(body)
+        self._progressed(self._body_bytes)
+
+    def _progressed(self, place: int) -> None:
+        """A large body has more time: `request_seconds` for every `PROGRESS_BYTES` of it."""
+        if abs(place - self._place) >= PROGRESS_BYTES:
+            self._place = place
+            self.deadline = self._host.now() + self._host.options.request_seconds
 
     def _body_too_large(self) -> MessageTooLarge:
         most = self._host.body_bytes_max
@@ -455,7 +468,11 @@ class Connection(asyncio.Protocol):
 
     def overdue(self) -> None:
         """Its time is over: say so if a request was being sent, and close."""
-        if self._is_busy and self._room is None and not self._closing:
+        buffered = self._transport.get_write_buffer_size()
+        if self._room is not None and buffered <= self._place - PROGRESS_BYTES:
+            self._place = buffered
+            self.deadline = self._host.now() + self._host.options.request_seconds
+        elif self._is_busy and self._room is None and not self._closing:
             self.deadline = 0.0  # it waits for us, and the request behind it has time until then
         elif not self._is_busy and self._is_arriving() and not self._closing:
             self._refuse(HttpError(TIMEOUT, "the request did not arrive in time"))
