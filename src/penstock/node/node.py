@@ -175,6 +175,7 @@ class Node:
         store, catalog, lanes, commits, clock = self.store, self.catalog, self.lanes, self.commits, self.clock
         tasks, numbers, lifecycle, ownership = self.tasks, self.numbers, self.lifecycle, self.ownership
         self.remote = remote = RemotePublish(ownership, commits, numbers, tasks)
+        remote.row_bytes_max = store.capabilities.row_bytes_max
         self.publisher = publisher = Publisher(lanes, commits, clock, remote, self.limits)
         self.positions = positions = Positions(store, commits, clock, ownership)
         self.dead_copies = copies = DeadCopies(catalog, lanes, publisher, self.cache, clock, numbers)

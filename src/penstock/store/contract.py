@@ -71,6 +71,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """How many `apply` calls may run at once. Those of one slot never overlap."""
     is_remote: bool = False
     """A commit is a round trip to another process: it takes longer than answering a request."""
+    row_bytes_max: int | None = None
+    """The longest row of the outbox; None where no message is longer. Bodies of batches have no limit."""
 
 
 class Log(Protocol):

@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.batch import EncodedBatch, decode, decode_meta, encode
 from penstock.model.appended import Appended
-from penstock.model.errors import InvalidArgument, NotFound, NotOwner, PenstockError, Unavailable
+from penstock.model.errors import InvalidArgument, MessageTooLarge, NotFound, NotOwner, PenstockError, Unavailable
 from penstock.model.rows import OutboxRow, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog
 from penstock.node.cluster.ownership import Ownership
@@ -137,6 +137,8 @@ class RemotePublish:
 
     def __post_init__(self) -> None:
         self._is_spanning = self._commits.spans_slots
+        self.row_bytes_max: int | None = None
+        """The longest part that may be sent to another node; None: any."""
         self.neighbours: Neighbours | None = None
         """None where nothing is ever sent: this node has the store for itself, and one commit may hold everything."""
 
@@ -169,11 +171,24 @@ class RemotePublish:
 
     def check_owners(self, parts: Sequence[Part]) -> None:
         """Raise `NotOwner` where all of it is another node's: that can do it in one commit."""
+        self.check_rows(parts)
         if not parts or not all(map(self.is_other_nodes, parts)):
             return
         slots = {slot_of(part.lane) for part in parts}
         if len(self._ownership.owners(slots)) == 1:
             raise self._ownership.not_owner(min(slots))
+
+    def check_rows(self, parts: Sequence[Part]) -> None:
+        """Raise where a part that is sent to another node is longer than a row of the store may be."""
+        if self.row_bytes_max is None or len(parts) == 1:
+            return
+        for part in parts:
+            if part.size > self.row_bytes_max and self.is_other_nodes(part):
+                raise MessageTooLarge(
+                    f"{part.size} bytes for queue {part.queue.name!r}, which another server has, together with other "
+                    f"queues; this store takes {self.row_bytes_max} bytes of that: publish to it alone, or raise "
+                    "max_allowed_packet of the database"
+                )
 
     async def gather(self, slots: Collection[int]) -> None:
         """Own these slots, of leases that are settled together. `NotOwner` where one other node has all of them."""

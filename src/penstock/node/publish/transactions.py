@@ -40,6 +40,7 @@ class Transactions:
         await self._remote.gather(slots)
         if not settles:
             self._remote.check_owners(parts)
+        self._remote.check_rows(parts)
         self._check_free(parts)
         home = min(slots) if slots else self._remote.home_of(parts)
         await self._commits.room(self._publisher.check_limits(count, parts), home)

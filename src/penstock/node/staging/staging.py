@@ -40,8 +40,9 @@ from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.commits import Commits
 from penstock.node.marks import Marks
+from penstock.node.publish import large
 from penstock.node.publish.append import Publisher
-from penstock.node.publish.parts import Part
+from penstock.node.publish.parts import Part, is_large
 from penstock.node.staging.chunks import Chunks
 from penstock.node.staging.finish import Finisher
 from penstock.node.staging.ledger import Ledger
@@ -118,7 +119,10 @@ class Staging:
     async def stage(self, key: TransactionKey, target: StagedChunk, batch: EncodedBatch, payload_most: int) -> None:
         """Keep a chunk; nothing where it is there already, or where its transaction is committed."""
         catalog, name = self._catalog, target.chunk
-        check(batch, payload_most, catalog.sizes.batch)
+        if is_large(batch):
+            await large.checked(batch, payload_most, catalog.sizes.batch)
+        else:
+            check(batch, payload_most, catalog.sizes.batch)
         if target.routing_key is not None:
             batch = with_key(batch, target.routing_key)
         await self._commits.room(batch.size, REGISTRAR_SLOT)

@@ -61,6 +61,10 @@ SECONDS: Final = 30.0
 Result = TypeVar("Result")
 
 
+ROW_OVERHEAD_BYTES: Final = 64 * 1024
+"""Of a packet with one large row: what stands around it. A sixteenth more is for bytes that must be escaped."""
+
+
 class MysqlStore:
     """An open database of a MySQL or MariaDB server. Made by `MysqlStore.open`."""
 
@@ -100,6 +104,8 @@ class MysqlStore:
             await pool.making.run(lambda connection: migrate(connection, address, migrations))
             await pool.making.end()
             store._packet_most = await pool.writer.run(store._begin)
+            most = store._packet_most - store._packet_most // 16 - ROW_OVERHEAD_BYTES
+            store.capabilities = Capabilities(is_remote=True, row_bytes_max=most)
         except BaseException:
             await pool.close()
             raise
