@@ -7,6 +7,7 @@ import socket
 
 import pytest
 from pamqp import commands
+from pamqp.body import ContentBody
 from pika.exceptions import ChannelClosedByBroker
 
 from penstock import Message
@@ -137,11 +138,14 @@ def test_what_is_claimed_for_a_connection_that_is_full_goes_back() -> None:
 
 
 def test_what_is_claimed_and_acknowledged_for_a_connection_that_is_full_waits() -> None:
-    with served() as place:
+    answers = Answers()
+    with served(answers=answers) as place:
         fill(place, "q", 900 * 1024, 40)
         client = Raw(place)
         client.send(1, commands.Basic.Consume(0, "q", "", no_ack=True))
         client.hear(commands.Basic.ConsumeOk)
         bodies = [one for _ in range(40) for one in client.hear_until(commands.Basic.Deliver)]
         assert len([one for one in bodies if isinstance(one, commands.Basic.Deliver)]) == 40
+        client.hear_until(ContentBody)
+        waited(lambda: (answers.bytes, answers.waiting) == (0, 0))
         client.close()

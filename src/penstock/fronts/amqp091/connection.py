@@ -131,8 +131,8 @@ class Connection(asyncio.Protocol):
                 self._transport.write(parts[0])
             else:
                 self._transport.writelines(parts)
-                if not self.is_full:
-                    self.backlog.taken()
+            if not self.is_full:
+                self.backlog.taken()
         if self.wire.finished and not self._ended:
             self._close()
 

@@ -234,6 +234,8 @@ class Consumer(Standing):
             verdicts = [Verdict("release", start, end) for start, end in runs(claim.offsets()[wanted:])]
             with suppress(PenstockError):  # then they come back when the lease ends
                 await channel.broker.settle(claim, verdicts)
+        if is_decoded and not channel.connection.is_full:
+            channel.connection.backlog.taken()  # also where nothing of it was sent
 
     async def _admit(self, claim: Claim) -> bool:
         """Wait until a large claim may be sent, and keep it meanwhile. Whether it is decoded already."""

@@ -191,9 +191,12 @@ class Connection(asyncio.Protocol):
             parts = (data,) if data else ()
         if parts:
             self._server.measures.bytes_sent += sum(map(len, parts))
-            transport.writelines(parts)
-            if self._writers is None:
-                self.backlog.taken()
+            if len(parts) == 1:
+                transport.write(parts[0])
+            else:
+                transport.writelines(parts)
+        if self._writers is None:
+            self.backlog.taken()
         if self.engine.closed or (self._filter is not None and self._filter.closed):
             self.close()
 
