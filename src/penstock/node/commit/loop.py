@@ -108,6 +108,7 @@ class CommitLoop(Commits):
         pending.callers += 1
         if unit is not None:
             pending.publishes.append((ticket, unit))
+        pending.is_wanted = True  # also where a turn is scheduled: that may be of what was pending before
         if not self._is_scheduled:
             self._schedule()
         return ticket
@@ -116,6 +117,7 @@ class CommitLoop(Commits):
         self._pending.lanes[lane.id] = lane
         if lane.has_died:
             self._host.copy_dead(lane)
+        self._pending.is_wanted = True
         if not self._is_scheduled:
             self._schedule()
 
