@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.api.ticket import Ticket
 from penstock.model.work import Steps
@@ -34,30 +34,43 @@ async def in_slices(
 
 
 async def in_turns(steps: Steps[Made]) -> Made:
-    """What steps come to; other work has its turn at each of their stops."""
+    """What steps come to; other work has its turn at each of their stops, and what they ask for is done on a thread."""
+    try:
+        asked = next(steps)
+    except StopIteration as end:
+        made: Made = end.value
+        return made
+    return await ended(steps, asked)
+
+
+async def ended(steps: Steps[Made], asked: Callable[[], Any] | None) -> Made:
+    """The same of steps that are at a stop, where they have asked for something or not."""
     while True:
+        done: list[Any] = []
+        if asked is None:
+            await asyncio.sleep(0)
+            done.append(None)
+        else:  # a thread's own result would be kept until the next full garbage collection
+            await asyncio.to_thread(_do, asked, done)
         try:
-            next(steps)
+            asked = steps.send(done.pop())
         except StopIteration as end:
             made: Made = end.value
             return made
-        await asyncio.sleep(0)
 
 
-async def ended(steps: Steps[Made]) -> Made:
-    """The same of steps that are at a stop."""
-    await asyncio.sleep(0)
-    return await in_turns(steps)
+def _do(asked: Callable[[], Any], done: list[Any]) -> None:
+    done.append(asked())
 
 
 def begin(steps: Steps[Made], finish: Callable[[Made], Ticket[Done]]) -> Ticket[Done]:
     """What `finish` makes of what steps come to: now, unless they have a stop; then in a task."""
     try:
-        next(steps)
+        asked = next(steps)
     except StopIteration as end:
         return finish(end.value)
 
     async def go_on() -> Done:
-        return await finish(await ended(steps))
+        return await finish(await ended(steps, asked))
 
     return Ticket.of(go_on())

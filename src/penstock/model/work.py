@@ -7,8 +7,8 @@ loop: `api/slices.py` and the commands of a node let others go first.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Final, TypeVar
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeVar
 
 SLICE_WORK: Final = 100_000
 """What may be done at once: a few milliseconds."""
@@ -16,8 +16,9 @@ MESSAGE_WORK: Final = 30
 """A message, a parked range or a binding that was looked at."""
 
 Result = TypeVar("Result")
-Steps = Generator[None, None, Result]
-"""Work that stops after each slice; what it comes to at the end."""
+Steps = Generator[Callable[[], Any] | None, Any, Result]
+"""Work that stops after each slice; what it comes to at the end. What is long and cannot be split it yields instead of
+doing it, and is sent what that comes to: it knows nothing of threads."""
 
 
 class Budget:
@@ -47,9 +48,11 @@ class Pause(Exception):
 
 def at_once(steps: Steps[Result]) -> Result:
     """What the steps come to, without a stop: for callers that cannot wait."""
+    made: Any = None
     while True:
         try:
-            next(steps)
+            asked = steps.send(made)
         except StopIteration as end:
             result: Result = end.value
             return result
+        made = None if asked is None else asked()

@@ -189,15 +189,23 @@ def test_many_messages_under_one_id_are_encoded_on_a_thread(home: Home) -> None:
     play(home, scenario)
 
 
-def test_a_large_batch_is_checked_on_a_thread(home: Home) -> None:
+def test_a_large_batch_is_checked_and_cut_on_a_thread(home: Home) -> None:
     async def scenario(home: Home) -> None:
         broker = await home.open()
         await broker.declare_queue("q", lanes=2)
-        batch = encode([Message(partition=str(number)) for number in range(MANY)])
+        await broker.declare_exchange("x", kind="topic")
+        await broker.bind("x", "q", "#")
+        await broker.declare_queue("odd")
+        await broker.bind("x", "odd", "1")
+        batch = encode([Message(key=str(number % 2), partition=str(number)) for number in range(MANY)])
         encoded = Encoded()
-        with encoded.patched("check"):
+        with encoded.patched("check"), encoded.patched("select"):
             receipt = await broker.publish_batch("q", batch)
-        assert (encoded.on_loop, encoded.on_threads) == ([], [MANY])
+            routed = await broker.publish_to("x", batch, publish_id="once")
+            again = await broker.publish_to("x", batch, publish_id="once")
+        assert encoded.on_loop == []
+        assert min(encoded.on_threads) >= MANY // 2 > PART_MESSAGES
         assert sum(appended.count for _, _, appended, _ in receipt.parts) == MANY
+        assert sum(appended.count for _, _, appended, _ in [*routed.parts, *again.parts]) == MANY + MANY // 2
 
     play(home, scenario)

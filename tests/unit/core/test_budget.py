@@ -230,11 +230,11 @@ def test_what_becomes_due_at_once_is_made_ready_in_several_ticks_or_claims() -> 
 
 def test_steps_at_once() -> None:
     def steps() -> Steps[str]:
-        yield
-        yield
-        return "all"
+        yield None
+        made: str = yield lambda: "made"
+        return made
 
-    assert at_once(steps()) == "all"
+    assert at_once(steps()) == "made"
 
 
 def test_an_ended_walk_is_no_pause() -> None:

@@ -54,7 +54,7 @@ def draft(group: WorkState, now_ms: int, lease_id: int, verdicts: Sequence[Verdi
     end = 0
     for first in range(0, len(verdicts), VERDICTS_AT_ONCE):
         if first:
-            yield
+            yield None
         some = verdicts[first : first + VERDICTS_AT_ONCE]
         start = some[0].start
         assert start is not None, "verdicts on all that is left of a lease are not drafted"

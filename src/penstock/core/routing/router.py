@@ -203,7 +203,7 @@ class Router:
                         seen.add(name)
                         waiting.append(name)
                 if budget.left <= 0:
-                    yield
+                    yield None
                     budget.renew()
             alternate = exchange.config.alternate
             if not is_matched and alternate is not None and alternate in self._exchanges and alternate not in seen:

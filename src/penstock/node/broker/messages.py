@@ -6,8 +6,8 @@ Next stop: `node/publish/append.py`, `node/publish/transactions.py`, `node/consu
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Self
 
 import msgspec
@@ -45,16 +45,14 @@ from penstock.model.verdict import Verdict, by_start, join_into
 from penstock.model.work import Budget, Steps
 from penstock.node.arguments import lane_of
 from penstock.node.broker.names import Names
-from penstock.node.catalog import Queue
 from penstock.node.consume.waiters import Request
 from penstock.node.publish import large
 from penstock.node.publish.parts import (
     PART_MESSAGES,
     Part,
     Unit,
-    is_large,
+    batch_in_steps,
     parts_in_steps,
-    parts_of_batch,
     parts_of_messages,
     route_batch,
     route_messages,
@@ -85,46 +83,18 @@ class LocalMessages(Names, Messages):
             parts = parts_of_messages(home, messages, None, publish_id)
             return self._publish(queue, None, messages, publish_id, len(messages), parts)
         listed = list(messages)
-        if publish_id is not None:
-            return Ticket.of(self._publish_named(queue, home, listed, publish_id))
         return begin(
             parts_in_steps(home, listed, None, publish_id),
             lambda parts: self._publish(queue, None, listed, publish_id, len(listed), parts),
         )
 
-    async def _publish_named(self, queue: str, home: Queue, messages: Sequence[Message], publish_id: str) -> Receipt:
-        """Many under one id, which stay together: encoded on a thread."""
-        parts = await asyncio.to_thread(parts_of_messages, home, messages, None, publish_id)
-        return await self._publish(queue, None, messages, publish_id, len(messages), parts)
-
     @ticketed
     def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Ticket[Receipt]:
-        home = self._target(queue)
         check_publish_id(publish_id)
-        if is_large(batch) or (type(batch) is EncodedBatch and batch.count > PART_MESSAGES):
-            return Ticket.of(self._publish_large(queue, home, batch, publish_id))
-        parts = parts_of_batch(home, batch, None, publish_id)
-        return self._publish(queue, None, batch, publish_id, batch.count, parts)
-
-    async def _publish_large(self, queue: str, home: Queue, batch: EncodedBatch, publish_id: str | None) -> Receipt:
-        """A batch of many messages, or with many bytes: checked, and split by lane, on a thread."""
-        parts = await large.on_thread(lambda: parts_of_batch(home, batch, None, publish_id))
-        return await self._publish(queue, None, batch, publish_id, batch.count, parts)
-
-    async def _publish_large_to(
-        self, exchange: str, batch: EncodedBatch, publish_id: str | None, *, mandatory: bool
-    ) -> Receipt:
-        """The same through an exchange."""
-        catalog = self._services.catalog
-        meta = await large.checked(batch, *catalog.sizes)
-        parts = await ended(
-            route_batch(
-                catalog, self._namespace, exchange, batch, mandatory=mandatory, publish_id=publish_id, meta=meta
-            )
+        return begin(
+            batch_in_steps(self._target(queue), batch, None, publish_id),
+            lambda parts: self._publish(queue, None, batch, publish_id, batch.count, parts),
         )
-        if not parts:
-            return Receipt(batch.count, [])
-        return await self._publish(None, exchange, batch, publish_id, batch.count, parts)
 
     @ticketed
     def publish_to(
@@ -139,14 +109,13 @@ class LocalMessages(Names, Messages):
         check_publish_id(publish_id)
         catalog, namespace = self._services.catalog, self._namespace
         listed: Sequence[Message] | EncodedBatch
-        if isinstance(messages, EncodedBatch) and is_large(messages):
-            return Ticket.of(self._publish_large_to(exchange, messages, publish_id, mandatory=mandatory))
         if isinstance(messages, EncodedBatch):
             listed, count = messages, messages.count
             steps = route_batch(catalog, namespace, exchange, messages, mandatory=mandatory, publish_id=publish_id)
         else:
-            listed = [messages] if isinstance(messages, Message) else messages
-            check_sequence(listed)
+            if not isinstance(messages, Message):
+                check_sequence(messages)
+            listed = [messages] if isinstance(messages, Message) else list(messages)
             count = len(listed)
             steps = route_messages(catalog, namespace, exchange, listed, mandatory=mandatory, publish_id=publish_id)
 
@@ -387,8 +356,8 @@ class LocalTransaction(Transaction):
     def __init__(self, broker: LocalMessages) -> None:
         self._broker = broker
         self._settles: dict[Lease, list[Verdict]] = {}
-        self._publishes: list[tuple[int, Steps[list[Part]] | list[Part]]] = []
-        """The place of the first message of each, and its parts or the steps that lead to them."""
+        self._publishes: list[tuple[int, Callable[[], Awaitable[list[Part]]] | list[Part]]] = []
+        """The place of the first message of each, and its parts or what leads to them."""
         self._budget = Budget()
         self._count = 0
 
@@ -403,11 +372,11 @@ class LocalTransaction(Transaction):
 
     def _add(self, steps: Steps[list[Part]], count: int) -> Self:
         try:
-            next(steps)
+            asked = next(steps)
         except StopIteration as end:
             self._publishes.append((self._count, end.value))
         else:
-            self._publishes.append((self._count, steps))
+            self._publishes.append((self._count, partial(ended, steps, asked)))
         self._count += count
         return self
 
@@ -426,7 +395,7 @@ class LocalTransaction(Transaction):
                 self._settles[lease] = await _checked(verdicts)
         parts: list[Part] = []
         for first, found in self._publishes:
-            made = found if isinstance(found, list) else await ended(found)
+            made = found if isinstance(found, list) else await found()
             parts += [_placed(part, first) for part in made]
         if services.watermark.alarms and self._broker._is_held_back(parts):
             await services.watermark.admit(sum(part.size for part in parts))

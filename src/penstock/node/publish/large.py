@@ -1,4 +1,4 @@
-"""Large publishes: compressed, decompressed and checked on a thread, so that the event loop waits for none of it.
+"""Large publishes: compressed on a thread, so that the event loop waits for none of it.
 
 What is small is encoded where it is sealed, together with what others publish. Next stop: `append.py`.
 """
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from penstock.batch import EncodedBatch, Meta, check, decode_meta, encode
+from penstock.batch import EncodedBatch, decode_meta, encode
 from penstock.node.publish.parts import LARGE_BYTES, Part
 
 Made = TypeVar("Made")
@@ -45,8 +45,3 @@ async def encoded(parts: Sequence[Part]) -> list[Part]:
         else:
             found.append(part)
     return found
-
-
-async def checked(batch: EncodedBatch, message_bytes_max: int, batch_bytes_max: int) -> Meta:
-    """The metadata of a batch with many bytes, as `check` gives it."""
-    return await on_thread(lambda: check(batch, message_bytes_max, batch_bytes_max))

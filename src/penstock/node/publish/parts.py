@@ -6,6 +6,7 @@ Next stop: `append.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -133,15 +134,18 @@ def parts_in_steps(
 
     Those of a publish with an id stay together, since the id names what a lane got at once.
     """
-    if len(messages) <= PART_MESSAGES or publish_id is not None:
+    if len(messages) <= PART_MESSAGES:
         return parts_of_messages(queue, messages, indexes, publish_id)
+    if publish_id is not None:
+        together: list[Part] = yield partial(parts_of_messages, queue, messages, indexes, publish_id)
+        return together
     if len(messages) > BATCH_MESSAGES_MAX:
         raise MessageTooLarge(f"{len(messages)} messages in one call; the limit is {BATCH_MESSAGES_MAX}")
     rotation = _rotated(queue)  # all that have no partition go to one lane
     parts: list[Part] = []
     for start in range(0, len(messages), PART_MESSAGES):
         if start:
-            yield
+            yield None
         some = messages[start : start + PART_MESSAGES]
         places = range(start, start + len(some)) if indexes is None else indexes[start : start + len(some)]
         parts += parts_of_messages(queue, some, places, None, rotation)
@@ -223,10 +227,27 @@ def parts_of_batch(
     return _parts_of_checked(queue, batch, meta, indexes, publish_id, rotation)
 
 
-def is_large(batch: object) -> bool:
-    """Whether checking it takes long enough to be done on a thread; not of what is no batch, which is refused."""
-    if not isinstance(batch, EncodedBatch):
-        return False
+def batch_in_steps(
+    queue: Queue,
+    batch: EncodedBatch,
+    indexes: Sequence[int] | None = None,
+    publish_id: str | None = None,
+    meta: Meta | None = None,
+) -> Steps[list[Part]]:
+    """The same of a batch that may be long to check and to split."""
+    if type(batch) is not EncodedBatch or not is_long(batch):
+        return parts_of_batch(queue, batch, indexes, publish_id, meta)
+    parts: list[Part] = yield partial(parts_of_batch, queue, batch, indexes, publish_id, meta)
+    return parts
+
+
+def is_long(batch: EncodedBatch) -> bool:
+    """Whether checking or cutting it takes long enough to be done on a thread."""
+    return batch.count > PART_MESSAGES or is_large(batch)
+
+
+def is_large(batch: EncodedBatch) -> bool:
+    """Whether it has so many bytes that decompressing them takes long."""
     return len(batch.body) >= LARGE_BYTES or block_bytes(batch.body, batch.count) >= LARGE_BYTES
 
 
@@ -310,7 +331,7 @@ def route_messages(
         for queue in queues:
             chosen.setdefault(queue, []).append(index)
         if budget.spend(MESSAGE_WORK * (1 + len(queues))):
-            yield
+            yield None
             budget.renew()
     parts: list[Part] = []
     for name, indexes in chosen.items():
@@ -318,9 +339,12 @@ def route_messages(
         if queue_there is None:
             continue  # it was deleted at a stop
         share = messages if len(indexes) == len(messages) else [messages[index] for index in indexes]
-        parts += yield from parts_in_steps(queue_there, share, indexes, publish_id)
+        if len(share) <= PART_MESSAGES:
+            parts += parts_of_messages(queue_there, share, indexes, publish_id)
+        else:
+            parts += yield from parts_in_steps(queue_there, share, indexes, publish_id)
         if budget.spend(ROUTED_WORK):
-            yield
+            yield None
             budget.renew()
     return parts
 
@@ -333,15 +357,10 @@ def route_batch(
     *,
     mandatory: bool,
     publish_id: str | None = None,
-    meta: Meta | None = None,
 ) -> Steps[list[Part]]:
-    """The same for an encoded batch, by its columns; a queue that takes all of it stores it as it came.
-
-    `meta` is that of a batch which was checked before, and is not checked again.
-    """
-    budget = Budget()
-    if meta is None:
-        meta = check(batch, *catalog.sizes)
+    """The same for an encoded batch, by its columns; a queue that takes all of it stores it as it came."""
+    budget, is_aside = Budget(), is_long(batch)
+    meta: Meta = (yield partial(check, batch, *catalog.sizes)) if is_aside else check(batch, *catalog.sizes)
     routed = yield from catalog.router(namespace).routing_batch(exchange, meta, batch.count, budget)
     if mandatory and routed.unroutable:
         raise Unroutable(f"exchange {exchange!r} has no queue for {len(routed.unroutable)} of {batch.count} messages")
@@ -350,10 +369,13 @@ def route_batch(
         queue = catalog.queues.get((namespace, name))
         if queue is None:
             continue  # it was deleted at a stop
-        share = batch if len(indexes) == batch.count else select(batch, indexes)
+        if len(indexes) == batch.count:
+            share = batch
+        else:
+            share = (yield partial(select, batch, indexes)) if is_aside else select(batch, indexes)
         is_known = share is batch and queue.message_bytes_max == catalog.sizes.message
-        parts += parts_of_batch(queue, share, indexes, publish_id, meta if is_known else None)
-        if budget.spend(ROUTED_WORK + MESSAGE_WORK * len(indexes)):
-            yield
+        parts += yield from batch_in_steps(queue, share, indexes, publish_id, meta if is_known else None)
+        if budget.spend(ROUTED_WORK):
+            yield None
             budget.renew()
     return parts

@@ -174,12 +174,12 @@ def _payload_field(payload: bytes) -> Steps[list[bytes]]:
         for start in starts:
             text = decoder.decode(payload[start : start + PIECE_BYTES], start == starts[-1])
             pieces.append(encode_json(text)[1:-1])
-            yield
+            yield None
     except UnicodeDecodeError:
         pieces = [b'"payload_base64":"']
         for start in starts:
             pieces.append(b2a_base64(payload[start : start + PIECE_BYTES], newline=False))
-            yield
+            yield None
     pieces.append(b'"')
     return pieces
 

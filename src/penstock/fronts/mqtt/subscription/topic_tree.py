@@ -60,7 +60,7 @@ def _next_level(
         for name, below in _chosen(place, level, depth):
             found.append((name if depth == 0 else f"{prefix}/{name}", below))
             if budget.spend(MESSAGE_WORK):
-                yield
+                yield None
                 budget.renew()
         budget.left -= MESSAGE_WORK
     return found
