@@ -328,6 +328,35 @@ def test_new_backups_are_made_while_the_log_is_copied(tmp_path: Path, folder: Pa
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("small_segments")
+def test_a_gap_in_the_middle_of_the_log_is_seen(tmp_path: Path, folder: Path) -> None:
+    """Segments are given back one by one: the one that was copied last may be there, and the next one not."""
+    path = tmp_path / "penstock.db"
+
+    async def main() -> None:
+        async with await penstock.open(path, events=False) as broker:
+            await broker.declare_queue("work", retain_ms=3_600_000)
+            await in_thread(path, folder)
+            shipping = Shipping(path, folder)
+            shipping.ship()
+            for _ in range(30):
+                await broker.publish("work", Message(os.urandom(9_000)))
+        log = Segments(Path(f"{path}-log"))
+        assert log.numbers()[-1] > shipping.number + 2
+        log.remove(shipping.number + 1)
+        with pytest.raises(Gap):
+            shipping.ship()
+        with pytest.raises(Gap):
+            Shipping(path, folder)
+        for number in log.numbers()[1:]:  # as if the store were an older one
+            log.remove(number)
+        (folder / "log" / "0" / "0000000009.log").touch()
+        with pytest.raises(InvalidArgument, match="has a later log than"):
+            Shipping(path, folder)
+
+    asyncio.run(main())
+
+
 def test_a_torn_end_of_the_copy_is_passed_over_and_mended(tmp_path: Path, folder: Path) -> None:
     path = tmp_path / "penstock.db"
 

@@ -15,7 +15,7 @@ from time import monotonic
 import msgspec
 
 from penstock.maintenance.verify import Finding, Progress, Report, no_progress, verify
-from penstock.model.errors import InvalidArgument
+from penstock.model.errors import InvalidArgument, Unavailable
 from penstock.store.open import label_of, open_engine, scheme_of
 from penstock.store.sqlite import backup as files
 from penstock.store.sqlite import restore as restoring
@@ -141,7 +141,10 @@ class Watching:
             return await asyncio.to_thread(shipped.Shipping, source, self.folder)
         except shipped.Gap:
             made(await self._back_up())
+        try:
             return await asyncio.to_thread(shipped.Shipping, source, self.folder)
+        except shipped.Gap as gap:
+            raise Unavailable(f"{gap}, although a backup was just made; try again") from gap
 
     async def _back_up(self) -> BackupMade:
         """On a thread, so that the log is copied meanwhile."""

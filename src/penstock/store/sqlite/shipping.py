@@ -102,9 +102,11 @@ class Shipping:
             raise InvalidArgument(f"{folder} has backups of another store; name another folder")
         known = [tables.position.segment for tables in (tables_of(folder, one) for one in made) if tables.line == line]
         if known:
-            there = self._live.numbers()
-            for number in (*self._copies.numbers()[-1:], known[-1] or 1):
-                if number in there or not there:
+            there, copied = self._live.numbers(), self._copies.numbers()[-1:]
+            if there and copied and copied[0] > there[-1]:
+                raise InvalidArgument(f"{folder} has a later log than {self._source} itself; name another folder")
+            for number in (*copied, known[-1] or 1):
+                if not there or set(there).issuperset(range(number, there[-1] + 1)):
                     return number
         raise Gap(f"{folder} has nothing that the log of {self._source} goes on from")
 
@@ -142,6 +144,8 @@ class Shipping:
             # While nothing is written: what is there then was synced, or is void.
             with closing(turn), turn.locked():
                 following = self._first_record(self.number + 1)
+                if following is None and self._live.numbers()[-1] > self.number + 1:
+                    raise Gap(f"segment {self.number + 1} of {self._live.folder} is gone")
                 if len(ends) > 1 and live.record_at(ends[-2][0], bodies=False) is None:
                     ends.pop()
                 self._follow(live, ends)
