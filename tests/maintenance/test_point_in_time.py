@@ -368,14 +368,18 @@ def test_a_torn_end_of_the_copy_is_passed_over_and_mended(tmp_path: Path, folder
                 await broker.publish("work", Message(b"whole" * 100))
                 await broker.publish("work", Message(b"torn" * 100))
             [copy] = (folder / "log" / "0").glob("*.log")
-            os.truncate(copy, copy.stat().st_size - 7)
-            done = await restore(folder, str(tmp_path / "x.db"))
-            assert done.ok
-            assert await payloads(tmp_path / "x.db") == [b"whole" * 100]
-            shipping = Shipping(path, folder)
-            assert shipping.ship() > 400
+            both = [b"whole" * 100, b"torn" * 100]
+            with copy.open("ab") as file:  # the process that copied died in the middle of a record
+                file.write(copy.read_bytes()[-200:])
+            assert (await restore(folder, str(tmp_path / "x.db"))).ok
+            assert await payloads(tmp_path / "x.db") == both
+            # What was copied once and is not there any more is damage.
+            os.truncate(copy, copy.stat().st_size - 207)
+            with pytest.raises(StoreCorrupt, match=r"damaged or missing; what .* has goes up to"):
+                await restore(folder, str(tmp_path / "y.db"))
+            assert Shipping(path, folder).ship() > 400
             assert (await restore(folder, str(tmp_path / "y.db"))).ok
-            assert await payloads(tmp_path / "y.db") == [b"whole" * 100, b"torn" * 100]
+            assert await payloads(tmp_path / "y.db") == both
 
     asyncio.run(main())
 

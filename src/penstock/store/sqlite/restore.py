@@ -157,13 +157,16 @@ class _Planning:
                 self._copies.setdefault(int(path.stem), []).append(Source(int(path.stem), path, None))
         self._until_ms = max([one.made_ms for one in later] + ([shipped.until_ms] if shipped else []))
         self._used: list[Source] = []
+        self._record = tables.position.record
+        """The next one that is looked for."""
 
     def run(self, at_ms: int) -> Plan:
         start_ms = time_of(self._folder, self._base)
         last = Step(self._tables.position.segment, self._tables.position.position, start_ms)
         commits = left_out = 0
         next_ms: int | None = None
-        last_ms, broken = start_ms, None
+        last_ms = start_ms
+        broken: PenstockError | None = None
         try:
             for step in self._steps(start_ms):
                 if next_ms is None and step.time_ms > at_ms:
@@ -175,6 +178,8 @@ class _Planning:
                 last_ms = step.time_ms
         except PenstockError as error:
             broken = error
+        if broken is None and self._shipped is not None and self._record < self._shipped.record:
+            broken = StoreCorrupt(f"record {self._record} of the log is damaged or missing")
         if next_ms is None and broken is not None:
             raise StoreCorrupt(f"{broken}; what {self._folder} has goes up to {text_of(last.time_ms)}")
         if next_ms is None and self._until_ms < at_ms < NEWEST:
@@ -208,20 +213,20 @@ class _Planning:
 
     def _steps(self, time_ms: int) -> Iterator[Step]:
         """Every commit that the tables do not know, in order; raises where the log breaks off before its last copy."""
-        number, position, record, _ = self._tables.position
+        number, position, *_ = self._tables.position
         if not number:
             number, position = min(self._copies, default=0), SEGMENT_HEAD_BYTES
         while number in self._copies:
             following = self._first_record(number + 1)
             with closing(self._use(number)) as segment:
-                for found in segment.records(position, record):
+                for found in segment.records(position, self._record):
                     if following is not None and found.head.number >= following:
                         break
                     time_ms = parse_rows(found.rows).time_ms or time_ms
-                    record = found.head.number + 1
+                    self._record = found.head.number + 1
                     yield Step(number, found.end, time_ms)
-            if following is not None and record != following:
-                raise StoreCorrupt(f"record {record} of the log is damaged or missing in {segment.path}")
+            if following is not None and self._record != following:
+                raise StoreCorrupt(f"record {self._record} of the log is damaged or missing in {segment.path}")
             number, position = number + 1, SEGMENT_HEAD_BYTES
         if any(one > number for one in self._copies):
             raise StoreCorrupt(f"segment {number} of the log is missing")

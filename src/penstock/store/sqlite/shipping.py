@@ -38,6 +38,8 @@ class Shipped(msgspec.Struct, frozen=True):
 
     until_ms: int
     """All that was answered up to this time is in it."""
+    record: int
+    """The number of the first record that is not."""
     incarnation: int
     ids: int
     """The highest numbers that were given out by then."""
@@ -86,7 +88,7 @@ class Shipping:
                     raise StoreCorrupt(f"record {self._record} is not whole in {live.path}; 'penstock store verify'")
                 self.number, self._position = self.number + 1, SEGMENT_HEAD_BYTES
             tables = self._tables()
-            self._put(Shipped(until_ms, tables.incarnation, tables.ids))
+            self._put(Shipped(until_ms, self._record, tables.incarnation, tables.ids))
         return copied
 
     def _tables(self) -> Tables:
