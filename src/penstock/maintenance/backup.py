@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time_ns
 
 import msgspec
 
@@ -121,19 +121,23 @@ class Watching:
         with Segments(Path(f"{source}-log")).wanted() as wanted_from:
             shipping = await self._begin(source, made)
             backing_up: asyncio.Task[BackupMade] | None = None
-            due = monotonic() + self.full_every_s
+            due_ms = self._due_ms()
             while True:
                 try:
                     await asyncio.to_thread(shipping.ship)
                 except shipped.Gap:
                     shipping = await self._begin(source, made)
                 wanted_from(shipping.number)
-                if backing_up is None and monotonic() >= due:
+                if backing_up is None and time_ns() // 1_000_000 >= due_ms:
                     backing_up = asyncio.create_task(self._back_up())
                 if backing_up is not None and backing_up.done():
                     made(backing_up.result())
-                    backing_up, due = None, monotonic() + self.full_every_s
+                    backing_up, due_ms = None, self._due_ms()
                 await asyncio.sleep(self.every_s)
+
+    def _due_ms(self) -> float:
+        """When the next backup is to be made, also if this process was started since the last one."""
+        return files.chosen(self.folder, None).made_ms + self.full_every_s * 1000
 
     async def _begin(self, source: Path, made: Callable[[BackupMade], None]) -> shipped.Shipping:
         """Go on where the folder ends, or begin behind a new backup."""
