@@ -182,20 +182,23 @@ class Shipping:
     # Copying ----------------------------------------------------------------------------------------------
 
     def _copy(self, live: Segment) -> int:
-        """Append what was walked over, durably."""
+        """Append what was walked over, durably. A new copy gets its name when it is on the disk, never half a head."""
         path = self._copies.path(self.number)
         is_new = not path.exists()
         start = 0 if is_new else self._position
         if self._end <= self._position and not is_new:
             return 0
-        make_private(path)
-        with path.open("r+b") as file:
+        written = path.with_suffix(".partial") if is_new else path
+        make_private(written)
+        with written.open("r+b") as file:
+            file.truncate(start)
             file.seek(start)
             for position in range(start, self._end, _PART_BYTES):
                 file.write(live.read(position, min(position + _PART_BYTES, self._end)))
             file.flush()
             os.fsync(file.fileno())
         if is_new:
+            written.rename(path)
             sync_folder(self._copies.folder)
         self._position = self._end
         return self._end - start
