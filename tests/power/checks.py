@@ -24,7 +24,7 @@ from penstock.node.clock import SystemClock
 from penstock.node.spool.folder import DiskFolder
 from penstock.node.spool.records import dead_of
 from penstock.node.spool.spool import SpoolSettings
-from penstock.store.sqlite import backup
+from penstock.store.sqlite import backup, restore
 from penstock.store.sqlite.engine import SqliteStore
 from tests.power.facts import Facts
 from tests.power.workloads import BACKUPS, SPOOL, STORE
@@ -157,14 +157,19 @@ def _check_moves(views: dict[str, _View], begun: Facts) -> Iterator[str]:
 
 async def _check_backups(folder: Path, notes: list[bytes], facts: Facts) -> list[str]:
     found = []
-    listed = {one.name: one for one in backup.backups(folder / BACKUPS)} if (folder / BACKUPS).is_dir() else {}
+    listed = [one.name for one in backup.backups(folder / BACKUPS)] if (folder / BACKUPS).is_dir() else []
     if not facts.pruned:
         found += [f"the backup {name} is lost" for name in facts.backups if name not in listed]
-    for name, manifest in listed.items():
+    for name in listed:
         target = folder / f"again-{name}" / "penstock.db"
-        backup.restore(folder / BACKUPS, manifest, target)
+        restore.restore(restore.plan(folder / BACKUPS, name), folder / BACKUPS, target)
         answered = Facts.read(notes[: facts.backups[name]]) if name in facts.backups else Facts()
         found += [f"backup {name}: {text}" for text in await _check_store(target, answered, facts)]
+    if facts.shipped:
+        target = folder / "newest" / "penstock.db"
+        restore.restore(restore.plan(folder / BACKUPS), folder / BACKUPS, target)
+        answered = Facts.read(notes[: facts.shipped])
+        found += [f"the newest moment: {text}" for text in await _check_store(target, answered, facts)]
     for path, before in facts.restored.items():
         answered = Facts.read(notes[:before])
         found += [f"restored {path}: {text}" for text in await _check_store(folder / path, answered, facts)]

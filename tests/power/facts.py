@@ -33,7 +33,10 @@ class Facts:
     committed: int = 0
     backups: dict[str, int] = field(default_factory=dict)
     """By name: the notes that came before the backup was begun."""
+    shipped: int = 0
+    """The notes that came before the last copy of the log was begun that is durable."""
     restored: dict[str, int] = field(default_factory=dict)
+    """By path: the notes that came before what it holds for certain."""
     pruned: bool = False
     broken: list[str] = field(default_factory=list)
     """Promises that were broken before the power was lost."""
@@ -41,7 +44,7 @@ class Facts:
     @classmethod
     def read(cls, notes: list[bytes]) -> Facts:
         facts = cls()
-        began: dict[str, int] = {}
+        began = 0
         for number, note in enumerate(notes):
             match json.loads(note):
                 case ["declared", queues]:
@@ -71,12 +74,15 @@ class Facts:
                     facts.committing = max(facts.committing, offset)
                 case ["committed", offset]:
                     facts.committed = max(facts.committed, offset)
-                case ["back up", backup]:
-                    began[backup] = number
-                case ["backed up", backup, name]:
-                    facts.backups[name] = began[backup]
-                case ["restored", backup, path]:
-                    facts.restored[path] = began[backup]
+                case ["back up" | "ship", _]:
+                    began = number
+                case ["backed up", _, name]:
+                    facts.backups[name] = began
+                    facts.shipped = began  # it needs no log to be restored
+                case ["shipped", _]:
+                    facts.shipped = began
+                case ["restored", path]:
+                    facts.restored[path] = facts.shipped
                 case ["prune"]:
                     facts.pruned = True
                 case ["closed"]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.node.spool import folder as spool_folder
-from penstock.store.sqlite import backup, file
+from penstock.store.sqlite import backup, file, shipping
 from penstock.store.sqlite.log import segments, space
 from penstock.store.sqlite.log.segments import Segment
 
@@ -110,8 +110,23 @@ def names_a_backup_without_syncing_its_folder() -> None:
 
 
 @mutation("backup", after="note")
+def copies_the_log_without_a_sync() -> None:
+    copy = shipping.Shipping._copy
+
+    def copied(self: shipping.Shipping, live: Segment) -> int:
+        sync = os.fsync
+        _put(os, "fsync", _no_sync)
+        try:
+            return copy(self, live)
+        finally:
+            _put(os, "fsync", sync)
+
+    _put(shipping.Shipping, "_copy", copied)
+
+
+@mutation("backup", after="note")
 def copies_a_segment_without_a_sync() -> None:
-    copy = backup._copy
+    copy = backup.copy_file
 
     def copied(source: Path, target: Path) -> str:
         sync = os.fsync
@@ -121,4 +136,4 @@ def copies_a_segment_without_a_sync() -> None:
         finally:
             _put(os, "fsync", sync)
 
-    _put(backup, "_copy", copied)
+    _put(backup, "copy_file", copied)

@@ -184,6 +184,8 @@ class _Recorder:
                 self._opened(result, third)
             case "ftruncate":
                 self._add("resize", self._file(first), number=second)
+            case "truncate":
+                self._add("resize", self._path(_AT_CWD, first), number=second)
             case "fallocate" if second == 0:
                 self._add("grow", self._file(first), number=third + fourth)
             case "fsync" | "fdatasync":

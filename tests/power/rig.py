@@ -114,7 +114,7 @@ class Story:
         return [at for at in range(self.ready, len(self.events)) if self.events[at].kind == "sync"]
 
     def findings(self, cuts: Iterable[int], draws: int = 1, *, keep: Path | None = None) -> Iterator[Finding]:
-        """Cut the power after each of these events, with so many fates for each but SQLite's writes.
+        """Cut the power after each of these events, with so many fates for what was not synced.
 
         The files of the first finding are kept in a folder of their own in `keep`.
         """
@@ -124,7 +124,7 @@ class Story:
             for event in self.events[disk.events : at + 1]:
                 disk.apply(event)
             notes = [event.data for event in self.events[: at + 1] if event.kind == "note"]
-            for draw in range(1 if _is_of_tables(self.events[at]) else draws):
+            for draw in range(draws):
                 random = Random(f"{self._seed}:{at}:{draw}")
                 chances = Chances.drawn(random)
                 image = disk.survivors(random, chances)

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--seeds", type=int, default=10, help="how many workloads to record (default 10)")
     parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
-    parser.add_argument("--draws", type=int, default=3, help="fates of what was not synced, for each cut (default 3)")
+    parser.add_argument("--draws", type=int, default=2, help="fates of what was not synced, for each cut (default 2)")
     parser.add_argument("--workload", choices=sorted(WORKLOADS), help="only this one (default: in turn)")
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)

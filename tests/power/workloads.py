@@ -12,7 +12,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -27,9 +27,11 @@ from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.node.spool.folder import DiskFolder
 from penstock.node.spool.spool import SpoolSettings
-from penstock.store.sqlite import backup, index, threads
+from penstock.store.sqlite import backup, index, restore, threads
 from penstock.store.sqlite.engine import SqliteStore
 from penstock.store.sqlite.log import segments, space
+from penstock.store.sqlite.log.segments import Segments
+from penstock.store.sqlite.shipping import Gap, Shipping
 
 STORE: Final = "data/deep/penstock.db"
 SPOOL: Final = "spool/deep"
@@ -47,7 +49,7 @@ def make_small(random: Random) -> None:
     segments.SEGMENT_BYTES_MOST = 1 << 14  # type: ignore[misc]
     segments.ZEROS_BYTES = 1 << 11  # type: ignore[misc]
     space.SLACK_SEGMENTS = 0  # type: ignore[misc]
-    threads.CHECKPOINT_BYTES = 1 << 18  # type: ignore[misc]
+    threads.CHECKPOINT_BYTES = 1 << 17  # type: ignore[misc]
     threads.WAL_BYTES_MOST = 1 << 19  # type: ignore[attr-defined]
     retention.LIMITS_EVERY_MS = 5  # type: ignore[misc]
     way = random.choice(("thread", "loop", "kernel"))
@@ -125,6 +127,18 @@ class Worker:
     async def replayed(self) -> None:
         while self.broker.spool().messages:  # type: ignore[union-attr]  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+    async def back_up(self, source: Path, folder: Path, number: int) -> None:
+        self.note("back up", number)
+        made = await asyncio.to_thread(backup.back_up, source, folder)
+        self.note("backed up", number, made.manifest.name)
+
+    async def begin_shipping(self, source: Path, folder: Path) -> Shipping:
+        """As `store backup --watch` does: behind a backup, and a new one where the store was faster."""
+        while True:
+            await self.back_up(source, folder, -1)
+            with suppress(Gap):
+                return Shipping(source, folder)
 
     # Steps ------------------------------------------------------------------------------------------------
 
@@ -213,23 +227,29 @@ async def use_spool(worker: Worker, steps: int) -> None:
 
 
 async def use_backups(worker: Worker, steps: int) -> None:
-    """Backups of a store in use, the oldest of which are given up."""
+    """Backups of a store in use, the oldest of which are given up; its log is copied as it grows."""
     await worker.open()
     await worker.declare()
     source, folder = worker.folder / STORE, worker.folder / BACKUPS
-    for number in range(max(steps // 8, 2)):
-        await worker.take_steps(8)
-        name = f"{worker.life}.{number}"
-        worker.note("back up", name)
-        made = await asyncio.to_thread(backup.back_up, source, folder)
-        worker.note("backed up", name, made.manifest.name)
-        if number == 1:
-            target = worker.folder / f"restored/deep/{name}.db"
-            await asyncio.to_thread(backup.restore, folder, made.manifest, target)
-            worker.note("restored", name, str(target.relative_to(worker.folder)))
-        if number:
-            worker.note("prune")
-            await asyncio.to_thread(backup.prune, folder, 2)
+    with Segments(Path(f"{source}-log")).wanted() as wanted_from:
+        shipping = await worker.begin_shipping(source, folder)
+        wanted_from(shipping.number)
+        for number in range(1, max(steps // 8, 2) + 1):
+            await worker.take_steps(8)
+            worker.note("ship", number)
+            try:
+                await asyncio.to_thread(shipping.ship)
+                worker.note("shipped", number)
+            except Gap:
+                shipping = await worker.begin_shipping(source, folder)
+            wanted_from(shipping.number)
+            if number % 2:
+                await worker.back_up(source, folder, number)
+                worker.note("prune")
+                await asyncio.to_thread(backup.prune, folder, 2)
+    target = worker.folder / f"restored/deep/{worker.life}.db"
+    await asyncio.to_thread(restore.restore, restore.plan(folder), folder, target)
+    worker.note("restored", str(target.relative_to(worker.folder)))
     await worker.broker.close()
 
 
