@@ -345,7 +345,7 @@ def test_a_file_that_cannot_be_opened_is_not_made(tmp_path: Path, monkeypatch: p
     def refuse(self: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(sqlite_file.File, "_make_folder", refuse)
+    monkeypatch.setattr(sqlite_file, "make_folder", refuse)
     open_fails(tmp_path / "x.db", Unavailable, "Permission denied")
     assert list(tmp_path.iterdir()) == []
 
