@@ -44,12 +44,15 @@ class AmqpParty(Party):
         self._places = places
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[AbstractConnection]:
+    async def _connection(self) -> AsyncIterator[tuple[AbstractConnection, asyncio.Event]]:
+        """One to any node, and what tells that it has ended."""
         host, port = self._chance.choice(self._places)
         url = f"amqp://guest:guest@{host}:{port}/?heartbeat={HEARTBEAT_S}"
         connection = await _answered(aio_pika.connect(url))
+        ended = asyncio.Event()
+        connection.close_callbacks.add(lambda *_: ended.set())
         try:
-            yield connection
+            yield connection, ended
         finally:
             with suppress(*ERRORS):
                 await _answered(connection.close())
@@ -63,7 +66,7 @@ class AmqpParty(Party):
             if self._stopped:
                 return
             try:
-                async with self._connection() as connection:
+                async with self._connection() as (connection, _):
                     channel = await _answered(connection.channel())
                     while not self._stopped:
                         ids = [f"{queue}{next(numbers)}" for _ in range(self._chance.choice((1, 10, 50)))]
@@ -91,11 +94,11 @@ class AmqpParty(Party):
         """Acknowledges, one by one and many at once; gives some back; and goes away now and then."""
         while True:
             try:
-                async with self._connection() as connection:
+                async with self._connection() as (connection, ended):
                     channel = await _answered(connection.channel(publisher_confirms=False))
                     inbox = await _answered(self._inbox(channel, queue))
                     while self._stopped or self._chance.random() >= ENDS_SHARE:
-                        messages = await _some(connection, inbox)
+                        messages = await _some(ended, inbox)
                         await _answered(self._settle(queue, messages))
             except ERRORS:
                 await self._refused()
@@ -132,13 +135,13 @@ class AmqpParty(Party):
         turns = count()
         while True:
             try:
-                async with self._connection() as connection:
+                async with self._connection() as (connection, ended):
                     channel = await _answered(connection.channel(publisher_confirms=False))
                     transaction = channel.transaction()
                     await _answered(transaction.select())
                     inbox = await _answered(self._inbox(channel, source))
                     while True:
-                        messages = await _some(connection, inbox)
+                        messages = await _some(ended, inbox)
                         if messages:
                             move = self._move(channel, transaction, messages, source, next(turns))
                             await _answered(move)
@@ -164,16 +167,14 @@ class AmqpParty(Party):
         self._ledger.moved(source, names, made)
 
 
-async def _some(
-    connection: AbstractConnection, inbox: asyncio.Queue[AbstractIncomingMessage]
-) -> list[AbstractIncomingMessage]:
+async def _some(ended: asyncio.Event, inbox: asyncio.Queue[AbstractIncomingMessage]) -> list[AbstractIncomingMessage]:
     """What has come; raises when the connection has ended, and what came on it with it."""
     with suppress(TimeoutError):
         messages = [await asyncio.wait_for(inbox.get(), IDLE_S)]
         while not inbox.empty():
             messages.append(inbox.get_nowait())
         return messages
-    if connection.is_closed:
+    if ended.is_set():
         raise ConnectionError("the connection has ended")
     return []
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import mqtt5
+import msgspec
 import pytest
 from mqtt5 import QoS, Will
 
-from penstock import Message
+from penstock import Message, Unavailable
 from tests.fronts.mqtt.rig import Front, crashed, opened, scenario, until, until_it_is
 
 NEVER = 0xFFFFFFFF
@@ -357,3 +359,61 @@ async def test_clients_that_come_and_go_leave_nothing_in_memory(tmp_path: Path) 
         assert left == []
         group = next(one for one in (await front.broker.stats("q")).groups if one.group == "stays")
         assert group.leased == 0
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_connection_that_another_node_took_over_says_nothing_more_of_its_session(
+    is_waiting: bool, tmp_path: Path
+) -> None:
+    """But that it has let go, where the other waits for that. Else what the new connection holds would be nobody's."""
+
+    @scenario
+    async def story(tmp_path: Path) -> None:
+        async with opened(tmp_path) as front:
+            await front.connect("client", clean=False, expiry=60)
+            sessions = front.server.sessions
+            documents = sessions.documents
+            mine = documents.all["client"]
+            token = mine.token if is_waiting else "client#other"
+            theirs = msgspec.structs.replace(mine, node="another", token=token)
+            await front.broker.publish(documents.table.queue, documents.row(theirs))
+            await documents.table.catch_up()
+            await front.gone("client")
+            found = documents.all["client"]
+            assert found.token == token
+            assert not (is_waiting and found.is_connected)
+
+    story(tmp_path)
+
+
+@scenario
+async def test_what_was_claimed_without_an_answer_is_delivered_when_the_rest_is_settled(tmp_path: Path) -> None:
+    async with opened(tmp_path) as front:
+        client = await front.connect("client", clean=False, expiry=60)
+        await client.subscribe("a", qos=1)
+        publisher = await front.connect("publisher")
+        await publisher.publish("a", b"held")
+        held = await client.message(answer=False)
+        source = front.server.sessions.connected["client"].sources[""]  # type: ignore[attr-defined]
+        lost: list[bytes] = []
+
+        class Losing:
+            """The broker, of which one answer is lost."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(front.broker, name)
+
+            async def claim(self, *arguments: Any, **options: Any) -> None:
+                lost.extend((await front.broker.claim(*arguments, **options)).payloads())
+                source.broker = front.broker
+                raise Unavailable("the answer was lost")
+
+        source.broker = Losing()
+        await source.restart()
+        await publisher.publish("a", b"lost")
+        await until(lambda: lost == [b"lost"], "it was claimed")
+        await publisher.publish("a", b"next")
+        await client.silent()
+        client.send(mqtt5.PubAckPacket(held.packet_id))
+        found = [await client.message() for _ in range(2)]
+        assert [one.payload for one in found] == [b"lost", b"next"]

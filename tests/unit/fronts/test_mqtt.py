@@ -111,6 +111,25 @@ async def test_the_last_word_on_a_key_holds_and_others_hear_of_it(broker: LocalB
 
 
 @with_broker
+async def test_a_word_that_follows_another_counts_only_if_no_other_came_between(broker: LocalBroker) -> None:
+    one, rows = table(broker)
+    other, others_rows = table(broker)
+    await one.put([row("a", b"1")])
+    late = one.following(row("a", b"late", x=1))
+    await other.catch_up()
+    await other.put([other.following(row("a", b"2", x=1)), other.following(row("b", b"1"))])
+    await one.put([late])
+    assert rows == others_rows == {"a": b"2", "b": b"1"}
+    assert one.get("a") == row("a", b"2", x=1)
+    await one.put([one.following(row("a", b"3"))])
+    await one.compact()
+    later, later_rows = table(broker)
+    await later.catch_up()
+    await other.catch_up()
+    assert rows == others_rows == later_rows == {"a": b"3", "b": b"1"}
+
+
+@with_broker
 async def test_a_table_is_read_to_its_end_where_its_rows_are_large(broker: LocalBroker) -> None:
     one, rows = table(broker)
     for number in range(5):

@@ -16,6 +16,7 @@ from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.mapping import ORIGIN, STORED, SUBSCRIPTION, Origin, for_subscription, origin_of
 from penstock.fronts.mqtt.session.window import Flight, packet_id_of
 from penstock.fronts.mqtt.subscription.subscriptions import Plan, Subscription, plan_of, share_queue
+from penstock.model import DEFAULT_GROUP
 from penstock.model.errors import Closed, LeaseLost, NotFound, PenstockError, Unavailable
 from penstock.wire.mqtt.reasons import Reason
 from penstock.wire.mqtt.topics import topic_problem
@@ -217,14 +218,31 @@ class SessionSource(Source):
     def __init__(self, client: Client, session: Session) -> None:
         super().__init__(client, client.server.broker, session.queue)
         self._subscriptions = session.subscriptions
+        self._is_unsure = False
+        """The answer of a claim was lost: what it has claimed is not known here, and nobody else gives it back."""
 
     async def claim(self, most: int) -> None:
+        if self._is_unsure:
+            await self._give_back()
         ack = self._subscriptions.is_at_most_once
-        claim = await self.broker.claim(
-            self.queue, max=most, wait=WAIT_SECONDS, lease_seconds=SESSION_LEASE_SECONDS, consumer=self.token, ack=ack
-        )
+        lease_s = SESSION_LEASE_SECONDS
+        try:
+            claim = await self.broker.claim(
+                self.queue, max=most, wait=WAIT_SECONDS, lease_seconds=lease_s, consumer=self.token, ack=ack
+            )
+        except Unavailable:
+            self._is_unsure = True
+            raise
         await self.admit(claim)
         self.keep(claim.lease, claim.messages)
+
+    async def _give_back(self) -> None:
+        """Return what may have been claimed: when nothing else is held, for a connection gets no message twice."""
+        while self.held():
+            await self.window.changed()
+        await self.settling.finish()
+        await self.broker.detach(self.queue, DEFAULT_GROUP, consumer=self.token)
+        self._is_unsure = False
 
     def send(self, lease: Lease | None, received: Received) -> bool:
         message = received.message

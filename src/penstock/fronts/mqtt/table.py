@@ -4,6 +4,9 @@ A row is a message with the key as its `key`; one with an empty payload says tha
 the log with `put`, or are published to `queue` in a transaction with anything else, after `make`. What was written that
 way is known after `catch_up`, which reads on from where it stopped: there is no follower to fall behind.
 
+A word that `following` makes counts only if none was said since the last one that its writer knew: what a node says
+late, such as from its spool, changes nothing.
+
 The log is kept short by rewriting what still holds and dropping all before that (`compact`). Such a copy says
 in the header `mqtt-copied` where its original was, so that one which comes after a newer word changes nothing.
 """
@@ -24,6 +27,7 @@ from penstock.model.errors import OffsetGone
 HOLDING_GROUP: Final = "table"
 """Retention keeps everything from what this stream group has committed on."""
 COPIED: Final = "mqtt-copied"
+AFTER: Final = "mqtt-after"
 PAGE: Final = 1_000
 COPY_BYTES: Final = 4 * 1024 * 1024
 COMPACT_AFTER: Final = 5_000
@@ -146,6 +150,12 @@ class Table:
         await self._broker.publish_many(self.queue, list(rows))
         await self.catch_up()
 
+    def following(self, row: Message) -> Message:
+        """The same as a word that counts only if no other comes between what is known here and it."""
+        known = self._rows.get(row.key or "")
+        version = self._gone.get(row.key or "", -1) if known is None else known.version
+        return msgspec.structs.replace(row, headers={**(row.headers or {}), AFTER: version})
+
     def forgetting(self, key: str) -> Message:
         """A row which says that a key is gone, unless a newer word on it comes in between."""
         row = self._rows.get(key)
@@ -195,19 +205,21 @@ def _take(
     """One word on a key, unless a newer one was heard before it."""
     message = received.message
     key = message.key or ""
-    copied = None if message.headers is None else message.headers.get(COPIED)
+    headers = dict(message.headers or {})
+    copied, after = headers.pop(COPIED, None), headers.pop(AFTER, None)
     version = received.offset if copied is None else int(copied)
     known = rows.get(key)
     newest = gone.get(key, -1) if known is None else known.version
     if version < newest or (version == newest and (message.payload or copied is None)):
+        return
+    if after is not None and newest > int(after):
         return
     if not message.payload:
         gone[key] = version
         if rows.pop(key, None) is not None:
             tell(key, None)
         return
-    if copied is not None:
-        headers = {name: value for name, value in (message.headers or {}).items() if name != COPIED}
+    if copied is not None or after is not None:
         message = msgspec.structs.replace(message, headers=headers or None)
     gone.pop(key, None)
     rows[key] = Row(version, message)

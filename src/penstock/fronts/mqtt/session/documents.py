@@ -38,6 +38,8 @@ class Session:
         self.is_stored = expiry > 0
         """Whether its state must outlive a restart."""
         self.has_document = False
+        self.is_kept = False
+        """Whether that document was written by this connection."""
         self.has_queue = False
         self.subscriptions = Subscriptions()
         self.inbound: set[int] = set()
@@ -105,7 +107,13 @@ class SessionDocuments:
     # Rows ---------------------------------------------------------------------------------------------------
 
     def row(self, document: SessionDocument) -> Message:
-        return Message(msgspec.msgpack.encode(document), key=f"s/{document.client_id}")
+        """What is said of a session by who knows the last that was said; late, it changes nothing."""
+        return self.table.following(Message(msgspec.msgpack.encode(document), key=f"s/{document.client_id}"))
+
+    def is_of(self, session: Session) -> bool:
+        """Whether the last document of a client is of this connection of it, as far as is known here."""
+        known = self.all.get(session.client_id)
+        return known is not None and known.token == session.token
 
     def packet_row(self, direction: Direction, client_id: str, packet_id: int, *, is_there: bool) -> Message:
         return Message(b"1" if is_there else b"", key=f"{direction}/{client_id}/{packet_id}")

@@ -25,12 +25,13 @@ from penstock.fronts.mqtt.session.documents import Session, SessionDocument, Ses
 from penstock.fronts.mqtt.subscription.subscribing import Subscribing
 from penstock.fronts.mqtt.subscription.subscriptions import Subscriptions, session_queue
 from penstock.model import DEFAULT_GROUP, Message
-from penstock.model.errors import NotFound, PenstockError
+from penstock.model.errors import NotFound, PenstockError, Unavailable
 from penstock.wire.mqtt.packets import Connect, Will
 from penstock.wire.mqtt.reasons import Reason
 
 TAKEOVER_SECONDS: Final = 5.0
 """How long another node may take to let go of a client that has come here."""
+LET_GO_MOST: Final = 3
 ATTENDED_AT_ONCE: Final = 200
 DUE_MORE: Final = 1_000
 """Times that may be stale, beside one for each session."""
@@ -142,9 +143,12 @@ class Sessions:
                     await self.subscribing.bind(session.client_id, subscription.pattern)
 
     async def keep(self, session: Session) -> None:
-        """Write the document of a session that is connected."""
-        await self.documents.table.put([self.documents.row(self._document(session))])
-        session.has_document = True
+        """Write the document of a session that is connected; raises where another connection has it by now."""
+        if not session.is_kept or self.documents.is_of(session):
+            await self.documents.table.put([self.documents.row(self._document(session))])
+        if not self.documents.is_of(session):
+            raise Unavailable(f"another connection has the session of {session.client_id!r} by now")
+        session.has_document = session.is_kept = True
 
     def _document(self, session: Session) -> SessionDocument:
         return SessionDocument(
@@ -174,11 +178,20 @@ class Sessions:
             elif _is_due(document.due_ms(), self._now_ms()):
                 await self._attend(document)
             else:
-                await self.documents.table.put([self.documents.row(document)])
+                await self._let_go(session, document)
             if not session.is_stored:
                 await self.subscribing.leave(session.client_id, session.subscriptions)
         finally:
             self._closed(session.client_id, holder)
+
+    async def _let_go(self, session: Session, document: SessionDocument) -> None:
+        """Say that the connection has ended, unless another has the session: what that one holds is found by its own
+        document. Again, where another node has said meanwhile that it waits for that.
+        """
+        for _ in range(LET_GO_MOST):
+            if not self.documents.is_of(session) or not self.documents.all[session.client_id].is_connected:
+                return
+            await self.documents.table.put([self.documents.row(document)])
 
     def _closed(self, client_id: str, holder: Holder) -> None:
         if self.connected.get(client_id) is holder:
