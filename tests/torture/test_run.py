@@ -17,11 +17,13 @@ from tests.torture.run import written
 RUN = Path(__file__).with_name("run.py")
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(360)
 @pytest.mark.skipif(not postgres.is_there(), reason="there is no PostgreSQL")
-def test_two_nodes_survive_some_seconds() -> None:
+@pytest.mark.parametrize("options", [(), ("--proxies",)])
+def test_two_nodes_survive_some_seconds(options: tuple[str, ...]) -> None:
+    """In networks of their own where the machine allows it, and behind proxies."""
     done = subprocess.run(
-        [sys.executable, str(RUN), "--minutes", "0.1", "--nodes", "2", "--seed", "3", "--json"],
+        [sys.executable, str(RUN), "--minutes", "0.1", "--nodes", "2", "--seed", "3", "--json", *options],
         env=script_environment(),
         capture_output=True,
         text=True,
@@ -31,6 +33,8 @@ def test_two_nodes_survive_some_seconds() -> None:
     report: dict[str, Any] = json.loads(done.stdout)
     assert report["verdict"] == "kept"
     assert report["broken"] == []
+    assert report["networks"] == ("each in a network of its own" in done.stderr)
+    assert not (options and report["networks"])
     assert report["confirmed"] > 100
     assert report["acks_answered"] > 100
     assert "Traceback" not in done.stderr
