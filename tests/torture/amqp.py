@@ -140,7 +140,7 @@ class AmqpParty(Party):
                     transaction = channel.transaction()
                     await _answered(transaction.select())
                     inbox = await _answered(self._inbox(channel, source))
-                    while True:
+                    while self._chance.random() >= ENDS_SHARE:
                         messages = await _some(ended, inbox)
                         if messages:
                             move = self._move(channel, transaction, messages, source, next(turns))
