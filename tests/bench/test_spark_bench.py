@@ -21,7 +21,7 @@ print("ready", flush=True)
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        end = time.process_time() + {BURN_S}
+        end = time.process_time() + 2 * {BURN_S}  # the kernel counts in ticks
         while time.process_time() < end:
             pass
         signal.pause()
