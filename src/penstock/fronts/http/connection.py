@@ -111,8 +111,13 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self._closing = True
         self._requests.clear()
-        self._current = self._arriving = None  # what a task still refers to would keep them
+        self._arriving = None  # what a task still refers to would keep it
         self._body = []
+        self._host.lost(self)
+
+    def let_go(self) -> None:
+        """End what the client has asked for: it is gone."""
+        self._current = None
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         if self._task is not None:

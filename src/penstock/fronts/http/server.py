@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import logging
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -41,6 +42,7 @@ from penstock.wire.http.cluster import CONSUMER, FORWARDED, OF_NODES, PRINCIPAL,
 from penstock.wire.http.shapes import encode_json
 
 SWEEP_SECONDS: Final = 1.0
+LEAVING_AT_ONCE: Final = 50
 NAMESPACES_KEPT: Final = 1_000
 REQUEST_ID_CHARACTERS_MAX: Final = 128
 EXPECTED: Final = (PenstockError, HttpError, msgspec.DecodeError, RecursionError)
@@ -66,6 +68,9 @@ class HttpServer(SocketFront[Connection]):
         self._request_numbers = itertools.count(1)
         self.answers = self._shared.answers or Answers()
         self.sessions = Sessions(broker, self.options.max_sessions, self._loop.time)
+        self._leaving: deque[Connection] = deque()
+        self._left = 0
+        """Connections let go in this turn of the loop."""
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._openapi: bytes | None = None
@@ -107,6 +112,21 @@ class HttpServer(SocketFront[Connection]):
             connection.overdue()
         self.sessions.sweep()
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self.sweep)
+
+    def lost(self, connection: Connection) -> None:
+        """A client is gone: end what it asked for. Of thousands that go at once some do in each turn of the loop."""
+        if self._left >= LEAVING_AT_ONCE:
+            self._leaving.append(connection)
+            return
+        if not self._left:
+            self._loop.call_soon(self._lose_more)
+        self._left += 1
+        connection.let_go()
+
+    def _lose_more(self) -> None:
+        self._left = 0
+        for _ in range(min(len(self._leaving), LEAVING_AT_ONCE)):
+            self.lost(self._leaving.popleft())
 
     # Requests ---------------------------------------------------------------------------------------------
 
