@@ -69,7 +69,7 @@ class Survey:
         if self._lifecycle.closed:
             raise Closed("the broker is closed")
         breath = _Breath()
-        queues = self._in_memory()
+        queues = await self._in_memory(breath)
         chosen, others = await self._choose(queues, queues_max, breath)
         self._shown = {queue.id for queue in chosen}
         rest = await self._sum(others, breath)
@@ -107,11 +107,12 @@ class Survey:
             now_ms=self._clock.now_ms(),
         )
 
-    def _in_memory(self) -> list[Queue]:
+    async def _in_memory(self, breath: _Breath) -> list[Queue]:
         """The queues of which every lane is loaded: of others the numbers would be too small."""
         by_lane = self._catalog.by_lane
         found: list[Queue] = []
         for lane in self._lanes.loaded():
+            await breath.take()
             queue = by_lane.get(lane.id)
             if queue is not None and queue.lanes[0] == lane.id and self._loaded(queue) is not None:
                 found.append(queue)
