@@ -120,7 +120,7 @@ class Staging:
         """Keep a chunk; nothing where it is there already, or where its transaction is committed."""
         catalog, name = self._catalog, target.chunk
         if is_large(batch):
-            await large.checked(batch, payload_most, catalog.sizes.batch)
+            await large.on_thread(lambda: check(batch, payload_most, catalog.sizes.batch))
         else:
             check(batch, payload_most, catalog.sizes.batch)
         if target.routing_key is not None:
