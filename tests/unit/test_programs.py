@@ -20,7 +20,7 @@ STARTS: Final = frozenset(
     }.items()
     for name in names
 )
-ESSENTIAL: Final = frozenset({"sh", "bash", "mount", "umount", "unshare", "stdbuf"})
+ESSENTIAL: Final = frozenset({"sh", "bash", "mount", "umount", "unshare", "nsenter", "stdbuf"})
 """Of Debian's required packages: dash, bash, mount, util-linux and coreutils."""
 
 

@@ -143,7 +143,7 @@ async def test_each_request_is_a_span_with_its_status(
     front: Front, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await front.call("GET", "/v1/queues/none", headers={"traceparent": "nonsense"})
-    monkeypatch.setattr(LocalBroker, "queues", broken)
+    monkeypatch.setattr(LocalBroker, "queues_page", broken)
     await front.call("GET", "/v1/queues")
     missing, failed = spans.get_finished_spans()
     assert (missing.name, missing.attributes, missing.status.status_code) == (
@@ -166,7 +166,7 @@ async def test_without_telemetry_messages_are_left_as_they_are(front: Front) -> 
     assert "trace_id" not in received
 
 
-def broken(_broker: LocalBroker, prefix: str = "") -> NoReturn:
+def broken(_broker: LocalBroker, *_given: object, **_named: object) -> NoReturn:
     raise ZeroDivisionError
 
 

@@ -292,7 +292,7 @@ async def test_methods_that_a_path_does_not_take(front: Front) -> None:
 async def test_an_error_of_the_server_s_own_says_nothing_of_its_inside(
     front: Front, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalBroker, "queues", broken)
+    monkeypatch.setattr(LocalBroker, "queues_page", broken)
     reply = await front.call("GET", "/v1/queues")
     assert (reply.status, reply.code) == (500, "internal")
     assert "ZeroDivision" not in json.dumps(reply.json())
@@ -300,5 +300,5 @@ async def test_an_error_of_the_server_s_own_says_nothing_of_its_inside(
     assert await front.is_alive()
 
 
-def broken(_broker: LocalBroker, prefix: str = "") -> NoReturn:
+def broken(_broker: LocalBroker, *_given: object, **_named: object) -> NoReturn:
     raise ZeroDivisionError

@@ -120,6 +120,7 @@ OPERATIONS = [
     op("staged", "browse", "transaction", "t", "t"),
     op("trace", "browse", "trace", "id", "id"),
     op("queues", "browse", "namespace", "default"),
+    op("queues_page", "browse", "namespace", "default"),
     op("exchanges", "browse", "namespace", "default"),
     op("schedules", "browse", "namespace", "default"),
     op("marks", "browse", "namespace", "default"),
@@ -160,7 +161,8 @@ EXEMPT = {
     *("queue", "exchange", "transaction"),  # handles: their operations ask
     *("knows_queue", "knows_exchange", "knows_namespace"),  # by a front, before an operation that asks
     *("flush", "close", "drain", "check_ready", "is_alive"),  # when, not what
-    "damage",  # a part of readiness
+    *("damage", "alarms"),  # parts of readiness
+    "keep_writing",  # by a front, of a queue of its own
 }
 ALSO = [
     op("bind", "declare", "queue", "q", "x", "q", "other"),

@@ -190,14 +190,16 @@ def check_detail(detail: object) -> None:
 def _in_order(entries: list[TraceEntry]) -> list[TraceEntry]:
     """By time; of one millisecond: where a message went, who got it, what they noted about it, how it ended.
 
-    A message that was there before goes first: its end may be what published the other, as its dead letter.
+    A message that was published when another died may be its dead letter, and comes behind it.
     """
-    since: dict[tuple[str | None, int | None, int | None], int] = {}
-    for entry in entries:
-        place = (entry.queue, entry.lane, entry.offset)
-        since[place] = min(entry.at_ms, since.get(place, entry.at_ms))
+    deaths_ms = {entry.at_ms for entry in entries if entry.kind == "dead"}
+    copies = {_place(entry): entry.at_ms for entry in entries if entry.kind == "published" and entry.at_ms in deaths_ms}
 
-    def key(entry: TraceEntry) -> tuple[int, int, int]:
-        return entry.at_ms, since[entry.queue, entry.lane, entry.offset], _RANK.get(entry.kind, 4)
+    def key(entry: TraceEntry) -> tuple[int, bool, int]:
+        return entry.at_ms, copies.get(_place(entry)) == entry.at_ms, _RANK.get(entry.kind, 4)
 
     return sorted(entries, key=key)
+
+
+def _place(entry: TraceEntry) -> tuple[str | None, int | None, int | None]:
+    return entry.queue, entry.lane, entry.offset

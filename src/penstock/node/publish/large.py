@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 import msgspec
 
 from penstock.batch import EncodedBatch, decode_meta, encode
+from penstock.core.lane import ROW_BYTES_MAX
 from penstock.node.publish.parts import LARGE_BYTES, Part
 
 Made = TypeVar("Made")
@@ -34,7 +36,7 @@ async def encoded(parts: Sequence[Part]) -> list[Part]:
     """The same parts, those with many bytes encoded: what goes to several queues once."""
     known: dict[tuple[int, ...], EncodedBatch] = {}
     found: list[Part] = []
-    for part in parts:
+    for part in chain.from_iterable(map(_pieces, parts)):
         if are_large([part]):
             same = tuple(map(id, part.messages))
             if same not in known:
@@ -45,3 +47,27 @@ async def encoded(parts: Sequence[Part]) -> list[Part]:
         else:
             found.append(part)
     return found
+
+
+def _pieces(part: Part) -> list[Part]:
+    """A part as one for each batch that it becomes, as when it is sealed: inside one, messages count as the average.
+
+    What has an id or comes from a spool stays together: it is known by what a lane got at once.
+    """
+    if not are_large([part]) or part.publish_id is not None or part.origin is not None:
+        return [part]
+    pieces: list[list[int]] = []
+    size = 0
+    for place, message in enumerate(part.messages):
+        size += len(message.payload)
+        if not pieces or size > ROW_BYTES_MAX:
+            pieces.append([])
+            size = len(message.payload)
+        pieces[-1].append(place)
+    places = range(len(part.messages)) if part.indexes is None else part.indexes
+    return [
+        msgspec.structs.replace(
+            part, messages=part.messages[piece[0] : piece[-1] + 1], indexes=[places[place] for place in piece]
+        )
+        for piece in pieces
+    ]
