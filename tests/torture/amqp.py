@@ -190,4 +190,6 @@ async def _answered(call: Awaitable[Result]) -> Result:
         raise TimeoutError("no answer")
     if task.cancelled():
         raise ConnectionError("the connection ended meanwhile")
+    if type(task.exception()) is Exception:  # aiormq's, for what was being written when the connection ended
+        raise ConnectionError("the connection ended meanwhile") from task.exception()
     return task.result()
