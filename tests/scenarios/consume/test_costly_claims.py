@@ -93,7 +93,7 @@ def test_groups_that_wait_are_served_in_turns(home: Home) -> None:
             await cancelled(watching)
             await cancelled(nothing)
             assert (await broker.claim("q", group="nothing")).messages == []
-        assert meter.most <= 2 * AT_ONCE  # before its commit, and after it
+        assert meter.most <= 3 * AT_ONCE  # before a commit, after one, and what was paused: rarely in one turn
         assert meter.total <= 3 * (COUNT + 1)  # each group looked at each message once
 
     play(home, scenario)

@@ -136,27 +136,12 @@ class LocalMessages(Names, Messages):
         parts: list[Part],
     ) -> Ticket[Receipt]:
         """Into the store or, where that is away and the node has a spool, into that; later while there is an alarm."""
-        if self._services.watermark.alarms and self._is_held_back(parts):
+        if large.are_large(parts) or (self._services.watermark.alarms and self._is_held_back(parts)):
             return Ticket.of(self._publish_later(queue, exchange, messages, publish_id, count, parts))
-        if large.are_large(parts):
-            return Ticket.of(self._publish_encoded(queue, exchange, messages, publish_id, count, parts))
         spool = self._services.spool
         if not spool.is_on:
             return self._services.publisher.publish(count, parts)
         return spool.publish(Unit(self._namespace, queue, exchange, messages, publish_id, count, parts))
-
-    async def _publish_encoded(
-        self,
-        queue: str | None,
-        exchange: str | None,
-        messages: Sequence[Message] | EncodedBatch,
-        publish_id: str | None,
-        count: int,
-        parts: list[Part],
-    ) -> Receipt:
-        """The same of messages with many bytes, which are encoded on a thread."""
-        self._services.publisher.check_limits(count, parts)
-        return await self._publish(queue, exchange, messages, publish_id, count, await large.encoded(parts))
 
     async def _publish_later(
         self,
@@ -167,8 +152,11 @@ class LocalMessages(Names, Messages):
         count: int,
         parts: list[Part],
     ) -> Receipt:
-        await self._services.watermark.admit(sum(part.size for part in parts))
-        return await self._publish(queue, exchange, messages, publish_id, count, parts)
+        """When no alarm holds it back; what has many bytes is encoded on a thread first."""
+        size = self._services.publisher.check_limits(count, parts)
+        if self._services.watermark.alarms and self._is_held_back(parts):
+            await self._services.watermark.admit(size)
+        return await self._publish(queue, exchange, messages, publish_id, count, await large.encoded(parts))
 
     def _is_held_back(self, parts: Sequence[Part]) -> bool:
         """Whether an alarm concerns these: all but what a front must write to serve consumers."""

@@ -82,6 +82,13 @@ class Claims:
     async def _take(self, queue: Queue, group: Group, request: Request, *, patient: bool) -> Claimed | None:
         """Try the queue's lanes in turn, beginning after the one that gave last; a damaged one is left out."""
         lanes, take = queue.lanes, self._waiters.take
+        if len(lanes) == 1 and (only := self._lanes.get(lanes[0])) is not None:
+            try:
+                return take(only, group.id, request, patient=patient)
+            except Missing:
+                pass  # it is read below
+            except Pause:
+                await asyncio.sleep(0)
         first, again = queue.rotation, True  # others turn it on while this one waits
         broken: dict[int, StoreCorrupt] = {}
         while again:

@@ -29,7 +29,10 @@ async def on_thread(make: Callable[[], Made]) -> Made:
 
 def are_large(parts: Sequence[Part]) -> bool:
     """Whether some messages are to be encoded that have so many bytes."""
-    return any(part.batch is None and part.size >= LARGE_BYTES for part in parts)
+    for part in parts:  # noqa: SIM110 - asked at every publish, and a generator costs more than the answer
+        if part.batch is None and part.size >= LARGE_BYTES:
+            return True
+    return False
 
 
 async def encoded(parts: Sequence[Part]) -> list[Part]:
