@@ -57,10 +57,10 @@ class DeathChecker:
         for key, count in arrived.items():
             moved = min(left[key], count) - settled[key]
             self.promised[key] = self.promised.get(key, 0) + max(0, moved)
-        promised: set[tuple[int, int]] = set()
+        promised: set[tuple[int, int, str]] = set()
         for row in commit.outbox:
             if not is_remote_part(row):
-                promised.add((scoped(row.lane, scope), row.offset))
+                promised.add((scoped(row.lane, scope), row.offset, _letter(row.document)["group"]))
         self._count_promises(commit, scope)
         for change in commit.lanes:
             lane = scoped(change.lane, scope)
@@ -71,7 +71,8 @@ class DeathChecker:
                 target = described.group_config.dead_letter_to or described.queue_config.dead_letter_to
                 for offset in range(dead.start, dead.end) if target is not None else ():
                     death = (lane, dead.group, offset, dead.dead_ms)
-                    if death not in self.known and (lane, offset) not in promised and scope_of(lane) is None:
+                    is_promised = (lane, offset, described.group) in promised
+                    if death not in self.known and not is_promised and scope_of(lane) is None:
                         stored = self._court.mirror.lane(lane).messages[offset]
                         self._check_copied((described.queue, described.group, stored.uid), arrived, lane, offset)
                     self.known.add(death)

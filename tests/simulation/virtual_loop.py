@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 EPOCH_MS: Final = 1_700_000_000_000
@@ -69,6 +69,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _process_events(self, events: list[Any]) -> None:
         """There are none: no sockets, no signals."""
+
+    def run_in_executor(self, _executor: Any, work: Callable[..., Any], *given: Any) -> asyncio.Future[Any]:
+        """What goes to a thread is done in a turn of its own: a real one would make the world depend on the machine."""
+        done = self.create_future()
+
+        def do() -> None:
+            if done.cancelled():
+                return
+            try:
+                done.set_result(work(*given))
+            except Exception as error:
+                done.set_exception(error)
+
+        self.call_soon(do)
+        return done
 
     def _write_to_self(self) -> None:
         """Nobody waits that would have to be woken."""

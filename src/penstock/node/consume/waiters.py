@@ -127,6 +127,9 @@ class Waiters:
                 session=request.session,
                 budget=budget,
             )
+        except Pause:
+            self._rearm(lane, group, now_ms)  # it may be repeated and find nothing: what was passed over is stored now
+            raise
         except AssertionError as failure:
             raise self._commits.broken(lane, failure) from failure
         if not entries:
