@@ -165,7 +165,8 @@ def test_offsets_and_times(spark: SparkSession, server: Server, queue: str) -> N
     start, end = json.dumps({queue: {"0": 20}}), json.dumps({queue: {"0": 30}})
     df = read(spark, server, queue, startingOffsets=start, endingOffsets=end)
     assert payloads(by_place(df)) == [b"%d" % n for n in range(20, 30)]
-    assert read(spark, server, queue, startingTimestamp="2100-01-01T00:00:00Z").count() == 0
+    with pytest.raises(PySparkException, match="2100-01-01 00:00:00 UTC has not come yet"):
+        read(spark, server, queue, startingTimestamp="2100-01-01T00:00:00Z")
     assert read(spark, server, queue, startingTimestamp="0", endingTimestamp="2100-01-01").count() == 100
 
 

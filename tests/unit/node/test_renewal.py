@@ -23,7 +23,7 @@ class Rig:
     """Times are seconds after the last heartbeat, which is also the event loop's last tick."""
 
     def __init__(self) -> None:
-        self.zero = time.monotonic()
+        self.zero = float(round(time.monotonic()))  # whole, so that spans are exact
         self.now = self.zero
         self.ownership = Ownership(lambda: self.now)
         self.ownership.lease_for(LEASE_S)
