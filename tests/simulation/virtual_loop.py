@@ -70,7 +70,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _process_events(self, events: list[Any]) -> None:
         """There are none: no sockets, no signals."""
 
-    def run_in_executor(self, _executor: Any, work: Callable[..., Any], *given: Any) -> asyncio.Future[Any]:
+    def run_in_executor(  # type: ignore[override]
+        self, _executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
         """What goes to a thread is done in a turn of its own: a real one would make the world depend on the machine."""
         done = self.create_future()
 
@@ -78,7 +80,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if done.cancelled():
                 return
             try:
-                done.set_result(work(*given))
+                done.set_result(func(*args))
             except Exception as error:
                 done.set_exception(error)
 
