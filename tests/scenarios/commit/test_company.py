@@ -110,3 +110,22 @@ def test_after_a_wait_in_which_nobody_came_the_next_is_short() -> None:
         TURNS,
         TURNS // 4,
     ]
+
+
+def test_what_comes_while_a_turn_of_the_round_before_is_scheduled_is_committed() -> None:
+    async def story(machine: Machine) -> None:
+        broker = await machine.open()
+        await broker.declare_queue("q")
+        waiting = asyncio.ensure_future(broker.claim("q", wait=60))
+        await asyncio.sleep(1)  # of virtual time: it stands in line
+        second: list[asyncio.Future[object]] = []
+        first = broker.publish("q", Message(b"x"))  # handed to the claim as it is sealed, which schedules a turn
+        asyncio.get_running_loop().call_soon(
+            lambda: second.append(asyncio.ensure_future(broker.publish("q", Message(b"y"))))
+        )
+        await first
+        await waiting
+        async with asyncio.timeout(10):
+            await second[0]
+
+    play(story)
