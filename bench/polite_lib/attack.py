@@ -79,7 +79,7 @@ class Attack(ABC):
 
     @abstractmethod
     async def prepare(self) -> None:
-        """What is there before the first turn, and does not count."""
+        """Set up before the first turn; not measured."""
 
     @abstractmethod
     async def client(self, number: int) -> None:

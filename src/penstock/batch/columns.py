@@ -85,7 +85,7 @@ def meta_columns(meta: bytes) -> int:
 
 
 def is_meta_intact(meta: bytes, count: int) -> bool:
-    """Whether the checksum of `meta` matches and it is that of so many messages. No column is decoded."""
+    """Whether `meta` matches its checksum and describes `count` messages. No column is decoded."""
     try:
         if meta:
             _open_meta(meta, count)
