@@ -7,7 +7,8 @@ an answer that needs no task costs none. Knows nothing of commits, nodes or prot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from contextvars import Context
 from functools import wraps
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar, final
@@ -43,10 +44,10 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
     def __init__(self, result: T | None = None, source: Ticket[Any] | asyncio.Future[Any] | None = None) -> None:
         """`result` is what `end` makes known; `source` is closed with this ticket."""
         self._callbacks: list[Callback[T]] | None = None
-        self._waiter: asyncio.Future[T] | None = None
+        self._waiter: _Waiter | None = None
         """Of the caller that awaits it; of others, where there are several, a callback wakes each."""
-        self._changes: tuple[Change | Rescue | None, ...] = ()
-        """What `map` and `recover` make of the result and of an error, in pairs and in their order."""
+        self._changes: tuple[tuple[Change | None, Rescue | None], ...] = ()
+        """What `map` and `recover` make of the result and of an error, in their order."""
         self._error: BaseException | None = None
         self._result: Any = result
         self._source = source
@@ -97,33 +98,32 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
         self._result, self._error = other._result, other._error
         self.end()
 
-    def end(self) -> None:
-        """The operation has ended: it has succeeded with the result that the ticket was made with, unless told else."""
+    def end(self, woken: list[_Waiter] | None = None) -> None:
+        """The operation has ended: it has succeeded with the result that the ticket was made with, unless told else.
+
+        A caller that awaits it goes on in the next turn of the event loop; with others that `woken` lists, see
+        `end_all`.
+        """
         self._source = None
         if self._changes and not self._change():
             return
         self.is_done = True
-        if self._waiter is not None:
-            self._wake(self._waiter)
+        waiter = self._waiter
+        if waiter is not None and not waiter.is_over:
+            if woken is None:
+                waiter.wake()
+            else:
+                waiter.is_over = True
+                woken.append(waiter)
         if self._callbacks is not None:
             callbacks, self._callbacks = self._callbacks, None
             for callback in callbacks:
                 self._call(callback)
 
-    def _wake(self, waiter: asyncio.Future[T]) -> None:
-        if waiter.done():
-            return  # its caller was cancelled
-        if self._error is None:
-            waiter.set_result(self._result)
-        else:
-            waiter.set_exception(self._error)
-            waiter.exception()  # seen: an error that no one looks at is not logged
-
     def _change(self) -> bool:
         """Carry out what `map` and `recover` asked for; False where that leads to another ticket, which is not done."""
-        while self._changes:
-            change, rescue, *_ = self._changes
-            self._changes = self._changes[2:]
+        changes, self._changes = self._changes, ()
+        for index, (change, rescue) in enumerate(changes):
             try:
                 if self._error is None:
                     if change is not None:
@@ -131,7 +131,7 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
                 elif rescue is not None:
                     made, self._error = rescue(self._error), None
                     if type(made) is Ticket:
-                        self._source = made
+                        self._source, self._changes = made, changes[index + 1 :]
                         made.then(self._follow)
                         return False
                     self._result = made
@@ -166,7 +166,7 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
     def is_closed(self) -> bool:
         """Whether no one waits for it any more."""
         waiter = self._waiter
-        return self._was_closed or (waiter is not None and waiter.cancelled() and not self._callbacks)
+        return self._was_closed or (waiter is not None and waiter.was_cancelled and not self._callbacks)
 
     @property
     def in_order(self) -> bool:
@@ -207,7 +207,7 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
         return self._changed(None, rescue)
 
     def _changed(self, change: Change | None, rescue: Rescue | None) -> Ticket[Any]:
-        self._changes += (change, rescue)
+        self._changes += ((change, rescue),)
         if self.is_done:
             self.is_done = False
             self.end()
@@ -216,37 +216,31 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
     # Waiting for it ---------------------------------------------------------------------------------------
 
     def __await__(self) -> Generator[Any, None, T]:
-        # What waits for its commit alone, as nearly all do, needs no generator: the future's own iterator is enough.
-        return self._wait() if self.is_done or self._source is not None else self._waiting().__await__()
-
-    def _waiting(self) -> asyncio.Future[T]:
-        """Done when the ticket is."""
-        waiter: asyncio.Future[T] = asyncio.Future()
-        if self._waiter is None:
-            self._waiter = waiter
-        else:
-            self.then(lambda ticket: ticket._wake(waiter))
-        return waiter
-
-    def _wait(self) -> Generator[Any, None, T]:
         while not self.is_done:
             source = self._source
-            if isinstance(source, asyncio.Future) and not source.done():
+            if source is not None and isinstance(source, asyncio.Future) and not source.done():
                 try:
                     yield from source  # a cancelled caller waits until the task has cleaned up
                 except BaseException:
                     if not source.done():
                         raise
                 continue
-            waiter = self._waiting()
+            waiter = _Waiter()
+            if self._waiter is None:
+                self._waiter = waiter
+            else:
+                self.then(lambda _, waiter=waiter: waiter.wake())  # type: ignore[misc]
             try:
-                yield from waiter
+                yield waiter
             except BaseException:
                 self._leave(waiter)
                 raise
-        return self.result()
+        if self._error is not None:
+            raise self._error
+        result: T = self._result
+        return result
 
-    def _leave(self, waiter: asyncio.Future[T]) -> None:
+    def _leave(self, waiter: _Waiter) -> None:
         """A caller waits no more; where it was the last, the ticket is closed."""
         if self._waiter is waiter:
             self._waiter = None
@@ -287,6 +281,71 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
             source.cancel()
         elif source is not None:
             source.close()
+
+
+class _Waiter:
+    """A caller that awaits a ticket: as much of a future as asyncio's tasks ask for.
+
+    A future has its task woken by a handle of its own. Hundreds of callers may wait for one commit, and a handle for
+    each would cost more than the rest of their answers.
+    """
+
+    __slots__ = ("_asyncio_future_blocking", "_loop", "callback", "context", "is_over", "was_cancelled")
+
+    def __init__(self) -> None:
+        self._asyncio_future_blocking = True
+        self._loop = asyncio.get_running_loop()
+        self.is_over = False
+        """Its caller goes on, or is about to."""
+        self.was_cancelled = False
+
+    def add_done_callback(self, callback: Callable[[_Waiter], object], *, context: Context) -> None:
+        """A task waits for it: the only one."""
+        self.callback, self.context = callback, context
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - as a future's
+        """The task that waits for it is cancelled."""
+        if self.is_over:
+            return False
+        self.was_cancelled = True
+        self.wake()
+        return True
+
+    def wake(self) -> None:
+        """Let its caller go on, alone."""
+        if not self.is_over:
+            self.is_over = True
+            self.resume_with((self,))
+
+    def result(self) -> None:
+        """The task goes on; raises where that is because it was cancelled."""
+        if self.was_cancelled:
+            raise asyncio.CancelledError
+
+    def resume_with(self, waiters: Iterable[_Waiter]) -> None:
+        """Let callers that are over go on in the next turn of the event loop."""
+        self._loop.call_soon(_resume, waiters)
+
+
+def _resume(waiters: Iterable[_Waiter]) -> None:
+    """Let callers go on, in their order."""
+    left = iter(waiters)
+    try:
+        for waiter in left:
+            waiter.context.run(waiter.callback, waiter)
+    finally:  # a task that was told to end the program keeps no other from going on
+        rest = list(left)
+        if rest:
+            rest[0].resume_with(rest)
+
+
+def end_all(tickets: Iterable[Ticket[Any]]) -> None:
+    """End tickets that have their result. Callers that await them go on together in one step of the event loop."""
+    woken: list[_Waiter] = []
+    for ticket in tickets:
+        ticket.end(woken)
+    if woken:
+        woken[0].resume_with(woken)
 
 
 def ticketed(function: Callable[Arguments, Ticket[T]]) -> Callable[Arguments, Ticket[T]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
+import uvloop
 
-from penstock.api.ticket import Ticket, ticketed
+from penstock.api.ticket import Ticket, end_all, ticketed
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> list[dict[str, Any]]:
@@ -90,6 +92,89 @@ def test_there_is_no_result_before_the_end() -> None:
     ticket.end()
     assert ticket.result() == 7
     assert ticket.error is None
+
+
+# Many that end together ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
+    loop: asyncio.AbstractEventLoop = request.param()
+    yield loop
+    loop.close()
+
+
+def test_callers_of_tickets_that_end_together_go_on_in_their_order(loop: asyncio.AbstractEventLoop) -> None:
+    async def scenario() -> None:
+        tickets: list[Ticket[int]] = [Ticket(number) for number in range(5)]
+        told: list[int] = []
+
+        async def caller(ticket: Ticket[int]) -> None:
+            told.append(await ticket)
+
+        callers = [asyncio.create_task(caller(ticket)) for ticket in tickets]
+        await asyncio.sleep(0)
+        end_all(tickets)
+        assert not told
+        await asyncio.gather(*callers)
+        assert told == [0, 1, 2, 3, 4]
+
+    loop.run_until_complete(scenario())
+
+
+@pytest.mark.parametrize("moment", ["before the end", "after the end"])
+def test_one_of_many_callers_that_is_cancelled_is_the_only_one(loop: asyncio.AbstractEventLoop, moment: str) -> None:
+    async def scenario() -> None:
+        tickets: list[Ticket[int]] = [Ticket(number) for number in range(3)]
+        callers = [asyncio.create_task(_await(ticket)) for ticket in tickets]
+        await asyncio.sleep(0)
+        if moment == "before the end":
+            callers[1].cancel()
+        end_all(tickets)
+        if moment == "after the end":
+            callers[1].cancel()
+        outcomes = await asyncio.gather(*callers, return_exceptions=True)
+        assert [outcomes[0], type(outcomes[1]), outcomes[2]] == [0, asyncio.CancelledError, 2]
+        assert await tickets[1] == 1
+
+    loop.run_until_complete(scenario())
+
+
+def test_a_caller_that_ends_the_program_keeps_no_other_from_going_on() -> None:
+    """On asyncio's loop: uvloop ends with it."""
+    loop = asyncio.new_event_loop()
+    tickets: list[Ticket[int]] = [Ticket(number) for number in range(3)]
+
+    async def interrupt() -> None:
+        await tickets[0]
+        raise KeyboardInterrupt
+
+    callers = [loop.create_task(interrupt()), *(loop.create_task(_await(ticket)) for ticket in tickets[1:])]
+    loop.call_later(0, end_all, tickets)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_forever()
+    assert loop.run_until_complete(asyncio.gather(*callers[1:])) == [1, 2]
+    assert isinstance(callers[0].exception(), KeyboardInterrupt)
+    loop.close()
+
+
+def test_a_caller_goes_on_in_its_own_context() -> None:
+    name: ContextVar[str] = ContextVar("name")
+
+    async def scenario() -> None:
+        tickets: list[Ticket[int]] = [Ticket(0), Ticket(1)]
+
+        async def caller(mine: str, ticket: Ticket[int]) -> str:
+            name.set(mine)
+            await ticket
+            return name.get()
+
+        callers = [asyncio.create_task(caller(mine, one)) for mine, one in zip("ab", tickets, strict=True)]
+        await asyncio.sleep(0)
+        end_all(tickets)
+        assert await asyncio.gather(*callers) == ["a", "b"]
+
+    assert not run(scenario)
 
 
 # Callbacks -----------------------------------------------------------------------------------------------

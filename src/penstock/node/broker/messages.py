@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.api.arguments import (
     WAIT_SECONDS_MAX,
+    Ranges,
     check_is_text,
     check_publish_id,
     check_sequence,
@@ -225,6 +226,10 @@ class LocalMessages(Names, Messages):
             return Ticket.of(self._settle_many(lease, verdicts, deferred))
         check_verdicts(verdicts)
         return self._services.claims.settle(self._lease(lease), verdicts, deferred=deferred)
+
+    @ticketed
+    def ack(self, lease: LeaseLike, offsets: Ranges = None) -> Ticket[None]:
+        return self.settle(lease, verdicts_of("ack", offsets))
 
     async def _settle_many(self, lease: LeaseLike, verdicts: Sequence[Verdict], deferred: bool) -> None:
         held = self._lease(lease)

@@ -19,7 +19,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from penstock.api.ticket import Ticket
+from penstock.api.ticket import Ticket, end_all
 from penstock.core.lane import Lane, Sealed
 from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.model.rows import Commit
@@ -434,8 +434,7 @@ def contradicted(what: str, failure: AssertionError) -> PenstockError:
 
 def _tell(tickets: list[Ticket[Any]], error: PenstockError | None) -> None:
     if error is None:
-        for ticket in tickets:
-            ticket.end()
+        end_all(tickets)
     else:
         for ticket in tickets:
             ticket.fail(error)

@@ -93,21 +93,21 @@ class Publisher:
         """Append parts where nothing must be waited for: lanes loaded, ids known, room for the bytes; else None."""
         if home is not None and any(self._remote.is_elsewhere(part, home) for part in parts):
             return None
-        lanes: dict[int, Lane] = {}
+        lanes: list[Lane] = []
         for part in parts:
             lane = self._lanes.get(part.lane)
             if lane is None or (not lane.dedup.complete and self._unsure(lane, part)):
                 return None
-            lanes[part.lane] = lane
+            lanes.append(lane)
         if not self._commits.has_room(size):
             return None
         try:
-            for lane in lanes.values():
+            for lane in lanes if len(lanes) == 1 else set(lanes):
                 self.check_room(lane, parts)
         except Missing:
             return None
         self._commits.take_room(size, home)
-        return self.append_ready(parts, lanes, [None] * len(parts), home)
+        return self.append_ready(parts, lanes, None, home)
 
     def check_room(self, lane: Lane, parts: Sequence[Part]) -> None:
         """Raise `QueueFull` unless the lane can take all of those parts that are for it."""
@@ -152,7 +152,7 @@ class Publisher:
                 if ready is not None and known.is_true_of(ready):
                     if check is not None:
                         check()
-                    return self.append_ready(parts, ready, known.rows, home)
+                    return self.append_ready(parts, [ready.get(part.lane) for part in parts], known.rows, home)
             finally:
                 known.close()
 
@@ -175,16 +175,20 @@ class Publisher:
     def append_ready(
         self,
         parts: Sequence[Part],
-        lanes: dict[int, Lane],
-        known: Sequence[dict[bytes, DedupRow] | None],
+        lanes: Sequence[Lane | None],
+        known: Sequence[dict[bytes, DedupRow] | None] | None,
         home: int | None,
     ) -> Results:
+        """Append each part to the lane in its place, or promise it to another node where that is None.
+
+        `known` is what the store knows of their ids; None where the lanes know them all.
+        """
         results: Results = []
-        for part, ids in zip(parts, known, strict=True):
-            lane = lanes.get(part.lane)
+        for index, part in enumerate(parts):
+            lane = lanes[index]
             if lane is not None:
                 try:
-                    appended = self.append(lane, part, ids)
+                    appended = self.append(lane, part, None if known is None else known[index])
                 except AssertionError as failure:
                     raise self._commits.broken(lane, failure) from failure
                 self._commits.touch(lane)

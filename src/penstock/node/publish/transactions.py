@@ -72,7 +72,7 @@ class Transactions:
             self._claims.judge(lane, lease, verdicts, drafts[lease])
             self._commits.touch(lane)
         own = {id: lanes[id] for id in self._remote.at_home(parts, home)}
-        return self._publisher.append_ready(parts, own, known.rows, home)
+        return self._publisher.append_ready(parts, [own.get(part.lane) for part in parts], known.rows, home)
 
     async def _lanes_of(self, settles: Settles, parts: Sequence[Part], home: int | None) -> dict[int, Lane] | None:
         """Every lane concerned, loaded at one and the same moment; None to try again."""
