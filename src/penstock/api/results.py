@@ -62,7 +62,7 @@ class DamagedRange(msgspec.Struct, frozen=True, gc=False):
         return f"lane {self.lane}, offsets {self.start} to {self.end - 1}"
 
 
-class Slice(msgspec.Struct, frozen=True):
+class Slice(msgspec.Struct, frozen=True, gc=False):
     """Consecutive messages [start, stop) of one encoded batch, all at the same attempt."""
 
     reader: Reader
@@ -179,7 +179,7 @@ class Scan(msgspec.Struct, frozen=True, array_like=True):
 _TOKEN: Final = re.compile("([0-9]{1,19})-([0-9]{1,19})-([0-9]{1,19})")
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """The right to settle what was claimed. `str(lease)` is a token that `parse` takes back."""
 
     lane: int

@@ -109,10 +109,11 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
             return
         self.is_done = True
         waiter = self._waiter
-        if waiter is not None and not waiter.is_over:
+        if waiter is not None:
+            self._waiter = None
             if woken is None:
                 waiter.wake()
-            else:
+            elif not waiter.is_over:
                 waiter.is_over = True
                 woken.append(waiter)
         if self._callbacks is not None:
@@ -315,28 +316,29 @@ class _Waiter:
         """Let its caller go on, alone."""
         if not self.is_over:
             self.is_over = True
-            self.resume_with((self,))
+            self.resume_with([self])
 
     def result(self) -> None:
         """The task goes on; raises where that is because it was cancelled."""
         if self.was_cancelled:
             raise asyncio.CancelledError
 
-    def resume_with(self, waiters: Iterable[_Waiter]) -> None:
+    def resume_with(self, waiters: list[_Waiter]) -> None:
         """Let callers that are over go on in the next turn of the event loop."""
         self._loop.call_soon(_resume, waiters)
 
 
-def _resume(waiters: Iterable[_Waiter]) -> None:
+def _resume(waiters: list[_Waiter]) -> None:
     """Let callers go on, in their order."""
-    left = iter(waiters)
+    waiters.reverse()
     try:
-        for waiter in left:
+        while waiters:  # none is kept longer than it takes: what the next one makes has its room
+            waiter = waiters.pop()
             waiter.context.run(waiter.callback, waiter)
     finally:  # a task that was told to end the program keeps no other from going on
-        rest = list(left)
-        if rest:
-            rest[0].resume_with(rest)
+        if waiters:
+            waiters.reverse()
+            waiters[0].resume_with(waiters)
 
 
 def end_all(tickets: Iterable[Ticket[Any]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Appended(msgspec.Struct, frozen=True):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """Where messages went: `count` of them from `base` on; `duplicates` maps an index to the first offset."""
 
     base: int

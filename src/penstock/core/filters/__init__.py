@@ -12,7 +12,7 @@ A message's next stop is `core/routing`, which asks filters where the message go
 from penstock.core.filters import syntax_tree
 from penstock.core.filters.filter import FILTERS_CACHED_MAX, TEXT_CHARACTERS_MAX, Filter, parse
 from penstock.core.filters.like import LIKE_CHARACTERS_MAX, like_parts
-from penstock.core.filters.reader import DEPTH_MAX, IN_ITEMS_MAX
+from penstock.core.filters.syntax_tree import DEPTH_MAX, IN_ITEMS_MAX
 
 __all__ = [
     "DEPTH_MAX",

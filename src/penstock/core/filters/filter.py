@@ -12,7 +12,6 @@ from typing import Any, Final
 from penstock.batch import Meta
 from penstock.core.filters import syntax_tree as tree
 from penstock.core.filters.closures import compile_for_columns, compile_for_message
-from penstock.core.filters.reader import read
 from penstock.model import Message
 from penstock.model.errors import InvalidFilter
 
@@ -111,6 +110,8 @@ def parse(text: str) -> Filter:
 
 @lru_cache(maxsize=FILTERS_CACHED_MAX)
 def _parse(text: str) -> Filter:
+    from penstock.core.filters.reader import read  # lark takes 40 ms to import, and most programs have no filter
+
     return Filter(text, read(text))
 
 

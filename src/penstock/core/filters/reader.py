@@ -14,12 +14,9 @@ from lark import Token
 from penstock.core.filters import syntax_tree as tree
 from penstock.core.filters.grammar import Node, invalid, tree_of
 from penstock.core.filters.like import like_parts
+from penstock.core.filters.syntax_tree import DEPTH_MAX, IN_ITEMS_MAX
 from penstock.model import INTEGER_MAX
 from penstock.model.errors import InvalidFilter
-
-DEPTH_MAX: Final = 64
-"""Operators inside each other, and parentheses inside each other. AND and OR count once however long they are."""
-IN_ITEMS_MAX: Final = 1_000
 
 _Result = TypeVar("_Result")
 _CONDITIONS: Final = frozenset(

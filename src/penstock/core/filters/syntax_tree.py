@@ -15,6 +15,9 @@ import msgspec
 from penstock.model import INTEGER_MAX
 
 INTEGER_MIN: Final = -INTEGER_MAX - 1
+DEPTH_MAX: Final = 64
+"""Operators inside each other, and parentheses inside each other. AND and OR count once however long they are."""
+IN_ITEMS_MAX: Final = 1_000
 
 CompareOperator = Literal["=", "<>", "<", "<=", ">", ">="]
 ArithmeticOperator = Literal["+", "-", "*", "/"]

@@ -6,16 +6,16 @@ that leave a lease.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heappop, heappush
+
+import msgspec
 
 from penstock.core.group.entries import Entry, carve, count_of, decode_entries, encode_entries, is_sorted
 from penstock.core.heaps import push
 from penstock.model.rows import LeaseRow
 
 
-@dataclass(eq=False, repr=False, slots=True)
-class Lease:
+class Lease(msgspec.Struct, eq=False, gc=False):
     """Offsets handed to one consumer until a deadline, or until its session ends."""
 
     id: int

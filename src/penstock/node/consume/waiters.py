@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from penstock.api.ticket import Ticket
 from penstock.core.group.entries import Entry
@@ -36,7 +38,7 @@ SERVE_WORK: Final = 200
 """What serving a consumer in line costs, beside what its claim looks at."""
 
 
-class Request(NamedTuple):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """What a consumer asks for."""
 
     most: int
@@ -51,7 +53,7 @@ class Request(NamedTuple):
     """The session whose lease it will be; empty for none."""
 
 
-class Claimed(NamedTuple):
+class Claimed(msgspec.Struct, frozen=True):
     """What it got, in memory: an answer only once `committed` is done."""
 
     lane: Lane

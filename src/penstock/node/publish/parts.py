@@ -49,7 +49,7 @@ class Origin(NamedTuple):
     sequence: int
 
 
-class Part(msgspec.Struct, frozen=True):
+class Part(msgspec.Struct, frozen=True, gc=False):
     """Messages for one lane, checked; `indexes` are their places in the caller's list (None: all of it)."""
 
     queue: Queue
