@@ -41,8 +41,8 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
         "is_done",
     )
 
-    def __init__(self, result: T | None = None, source: Ticket[Any] | asyncio.Future[Any] | None = None) -> None:
-        """`result` is what `end` makes known; `source` is closed with this ticket."""
+    def __init__(self, result: T | None = None) -> None:
+        """`result` is what `end` makes known."""
         self._callbacks: list[Callback[T]] | None = None
         self._waiter: _Waiter | None = None
         """Of the caller that awaits it; of others, where there are several, a callback wakes each."""
@@ -50,7 +50,7 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
         """What `map` and `recover` make of the result and of an error, in their order."""
         self._error: BaseException | None = None
         self._result: Any = result
-        self._source = source
+        self._source: Ticket[Any] | asyncio.Future[Any] | None = None  # it is closed with this ticket
         self._steps: Generator[Any, None, T] | None = None
         self.is_done = False
         self._was_closed = False
@@ -62,10 +62,13 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
         """A ticket as it is; anything else goes on in a task, which ends when the ticket is closed."""
         if type(awaitable) is Ticket:  # `isinstance` would ask the abstract base class
             return awaitable
-        task = asyncio.ensure_future(awaitable)
-        ticket: Ticket[U] = Ticket(source=task)
-        task.add_done_callback(ticket._task_ended)
-        return ticket
+        ticket: Ticket[U] = Ticket()
+        return ticket._with(asyncio.ensure_future(awaitable))
+
+    def _with(self, task: asyncio.Future[Any]) -> Ticket[T]:
+        self._source = task
+        task.add_done_callback(self._task_ended)
+        return self
 
     @classmethod
     def done(cls, result: U) -> Ticket[U]:
@@ -150,6 +153,8 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
             )
 
     def _task_ended(self, task: asyncio.Future[T]) -> None:
+        if self._source is not task:
+            return  # it has ended the ticket itself
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
             self.complete(task.result())
@@ -348,6 +353,28 @@ def end_all(tickets: Iterable[Ticket[Any]]) -> None:
         ticket.end(woken)
     if woken:
         woken[0].resume_with(woken)
+
+
+def in_task(function: Callable[Arguments, Coroutine[Any, Any, T]]) -> Callable[Arguments, Ticket[T]]:
+    """What the coroutine function does begins when it is called, in a task. Its last step ends the ticket.
+
+    With `Ticket.of` that would come a turn of the event loop later.
+    """
+
+    async def carry_out(ticket: Ticket[T], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        try:
+            result = await function(*args, **kwargs)
+        except (Exception, asyncio.CancelledError) as error:
+            ticket.fail(error)
+        else:
+            ticket.complete(result)
+
+    @wraps(function)
+    def begin(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Ticket[T]:
+        ticket: Ticket[T] = Ticket()
+        return ticket._with(asyncio.ensure_future(carry_out(ticket, *args, **kwargs)))
+
+    return begin
 
 
 def ticketed(function: Callable[Arguments, Ticket[T]]) -> Callable[Arguments, Ticket[T]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from penstock.api.ticket import Ticket, end_all, ticketed
+from penstock.api.ticket import Ticket, end_all, in_task, ticketed
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> list[dict[str, Any]]:
@@ -428,3 +428,56 @@ def test_what_a_ticketed_function_raises_is_its_tickets_error() -> None:
     assert publish(1).result() == 1
     assert isinstance(publish(-1).error, ValueError)
     assert publish.__doc__ == "Documented."
+
+
+def test_a_coroutine_function_in_a_task_begins_when_it_is_called() -> None:
+    begun: list[int] = []
+
+    @in_task
+    async def publish(number: int) -> int:
+        """Documented."""
+        begun.append(number)
+        if number < 0:
+            raise ValueError("negative")
+        return number
+
+    async def scenario() -> None:
+        ticket = publish(1)
+        await asyncio.sleep(0)
+        assert begun == [1]
+        assert await ticket == 1
+        with pytest.raises(ValueError, match="negative"):
+            await publish(-1)
+
+    assert run(scenario) == []
+    assert publish.__doc__ == "Documented."
+
+
+def test_the_last_step_of_a_task_ends_its_ticket() -> None:
+    steps: list[str] = []
+
+    @in_task
+    async def publish() -> None:
+        asyncio.get_running_loop().call_soon(steps.append, "a turn later")
+
+    async def scenario() -> None:
+        publish().then(lambda _: steps.append("done"))
+        await asyncio.sleep(0.01)
+        assert steps == ["done", "a turn later"]
+
+    assert run(scenario) == []
+
+
+def test_a_task_that_is_cancelled_before_it_began_ends_its_ticket() -> None:
+    @in_task
+    async def publish() -> None:
+        pytest.fail("nobody wants it")
+
+    async def scenario() -> None:
+        ticket = publish()
+        [task] = asyncio.all_tasks() - {asyncio.current_task()}
+        task.cancel()
+        await asyncio.sleep(0.01)
+        assert isinstance(ticket.error, asyncio.CancelledError)
+
+    assert run(scenario) == []
