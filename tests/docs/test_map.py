@@ -53,6 +53,6 @@ def test_the_architecture_page_has_the_layers_that_the_test_holds() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     table = page[page.index("## Who may import whom") :]
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", table, re.MULTILINE)
-    told = {layer: set(re.findall(r"`(\w+)`", others)) for layer, others in rows}
+    told = {layer: set(re.findall(r"`([\w.]+)`", others)) for layer, others in rows}
     held = {name or "penstock": {other or "penstock" for other in rule.may_import} for name, rule in LAYERS.items()}
     assert told == held
