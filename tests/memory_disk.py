@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.api.ticket import Ticket
 from penstock.model.rows import Commit, EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow, KeptRow
 from penstock.store.memory.engine import MemoryStore
 
@@ -29,9 +30,8 @@ class MemoryDisk(MemoryStore):
         """What the commit of an application's transaction does."""
         self.enqueued.put(rows)
 
-    async def apply(self, commit: Commit) -> None:
-        await super().apply(commit)
-        self.enqueued.settle(commit)
+    def apply(self, commit: Commit) -> Ticket[None]:
+        return super().apply(commit).map(lambda _: self.enqueued.settle(commit))
 
 
 def _copied(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.api.ticket import Ticket, ticketed
 from penstock.model.errors import InvalidArgument
 from penstock.model.rows import REGISTRAR_SLOT, CatalogRow, Commit, slot_of
 from penstock.node.catalog import Catalog
@@ -34,13 +35,16 @@ class OneSlotStore(MemoryDisk):
         vars(copy).update(vars(super().clone()))
         return copy
 
-    async def apply(self, commit: Commit) -> None:
+    @ticketed
+    def apply(self, commit: Commit) -> Ticket[None]:
         if len(commit.epochs) > 1:
             raise InvalidArgument(f"the commit names the slots {sorted(commit.epochs)}; this store takes one at a time")
         for what, slot in self._rows(commit):
             if slot not in commit.epochs:
                 raise InvalidArgument(f"{what} is of slot {slot}, the commit of {list(commit.epochs)}")
-        await super().apply(commit)
+        return super().apply(commit).map(lambda _: self._count(commit))
+
+    def _count(self, commit: Commit) -> None:
         self.promised += sum(row.slot not in commit.epochs for row in commit.outbox)
 
     def _rows(self, commit: Commit) -> list[tuple[str, int]]:

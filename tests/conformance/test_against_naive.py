@@ -156,12 +156,15 @@ class Machine(RuleBasedStateMachine):
         commit.outbox_deleted = [id for id in commit.outbox_deleted if id not in of_other_slots]
         return slot
 
+    async def applied(self, commit: Commit) -> None:
+        await self.store.apply(commit)
+
     @rule(commit=commits())
     def apply(self, commit: Commit) -> None:
         slot = self.narrowed(commit)
         commit.lanes = [self.renumbered(change, commit.lanes_deleted) for change in commit.lanes]
         commit.epochs = dict(self.epochs) if slot is None else {slot: self.epochs[slot]}
-        self.wait(self.store.apply(commit))
+        self.wait(self.applied(commit))
         self.naive.apply(commit)
 
     @rule(commit=commits(), slot=st.integers(0, SLOTS - 1), wrong=st.sampled_from([-1, 1]))
@@ -171,7 +174,7 @@ class Machine(RuleBasedStateMachine):
             slot = only
         commit.epochs = {**(self.epochs if only is None else {}), slot: self.epochs[slot] + wrong}
         with pytest.raises(Fenced):
-            self.wait(self.store.apply(commit))
+            self.wait(self.applied(commit))
 
     @rule(slots=st.lists(st.integers(0, SLOTS - 1), max_size=3))
     def acquire(self, slots: list[int]) -> None:

@@ -7,13 +7,14 @@ import errno
 import os
 import resource
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from penstock.api.ticket import Ticket
 from penstock.store.sqlite import index
 from penstock.store.sqlite.index import IndexedLog
 from penstock.store.sqlite.log.log import Entry
@@ -99,12 +100,15 @@ class FailingCommits:
         if self._next == "after":
             raise io_error()
 
-    def _told(self, log: IndexedLog, entry: Entry, done: Callable[[Exception | None], None]) -> None:
+    def _told(self, log: IndexedLog, entry: Entry, ticket: Ticket[None]) -> None:
         if self._next == "after":
             self._next = None
-            self._tell(log, entry, lambda _: done(io_error()))
-        else:
-            self._tell(log, entry, done)
+            ticket.map(_fail)
+        self._tell(log, entry, ticket)
+
+
+def _fail(_: object) -> None:
+    raise io_error()
 
 
 def io_error() -> OSError:

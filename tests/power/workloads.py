@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, Final
 
 from penstock import Message
+from penstock.api.ticket import in_task
 from penstock.cli.serve.command import lock_store
 from penstock.embedded import open_store
 from penstock.model.errors import Unavailable
@@ -61,8 +62,8 @@ class Awayable(SqliteStore):
     """A store that can be away."""
 
     is_away = False
-    callback_log = None
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         if self.is_away:
             raise Unavailable("nobody answers")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from penstock.api.ticket import in_task
 from penstock.model.rows import Commit
 from penstock.store.contract import Capabilities
 from tests.memory_disk import MemoryDisk
@@ -27,6 +28,7 @@ class OverlappingStore(MemoryDisk):
         vars(copy).update(vars(super().clone()))
         return copy
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         slots = set(commit.epochs)
         assert len(self._applying) < self.capabilities.commits_under_way

@@ -10,6 +10,7 @@ import datetime as dt
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
+from penstock.api.ticket import in_task
 from penstock.model.errors import Unavailable
 from penstock.model.rows import Commit, LaneImage
 from penstock.node.broker import LocalBroker
@@ -35,6 +36,7 @@ class ShakyStore(MemoryDisk):
     def fail(self, when: Literal["before", "after"], times: int, chosen: Callable[[Commit], bool]) -> None:
         self.fails, self.fail_times, self.chosen = when, times, chosen
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         self.tries += 1
         await asyncio.sleep(0.001)

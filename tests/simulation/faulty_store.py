@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from penstock.api.ticket import in_task
 from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.model.rows import (
     BatchHead,
@@ -30,7 +31,7 @@ from penstock.model.rows import (
     OutboxRow,
     TraceRow,
 )
-from penstock.store.contract import CallbackLog, Capabilities, Enqueueing
+from penstock.store.contract import Capabilities, Enqueueing
 from penstock.store.memory.engine import MemoryStore
 
 DELAYS_MS: Final = (0, 0, 1, 2, 5, 20)
@@ -82,7 +83,6 @@ class Host(Protocol):
 class FaultyStore:
     """One node's way to the disk."""
 
-    callback_log: CallbackLog | None = None
     enqueueing: Enqueueing | None = None
 
     def __init__(self, host: Host, disk: MemoryStore, index: int, capabilities: Capabilities) -> None:
@@ -106,6 +106,7 @@ class FaultyStore:
         await self._after("acquire", may_fail=True)
         return epochs
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         slots = set(commit.epochs)
         if len(self._applying) >= self.capabilities.commits_under_way:

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import msgspec
 
 from penstock.api.results import Claim, Receipt
-from penstock.api.ticket import Ticket
+from penstock.api.ticket import Ticket, in_task
 from penstock.core.dedup import Dedup
 from penstock.core.group import claim as claiming
 from penstock.core.group import settle as settling
@@ -280,6 +280,7 @@ def fencing_is_ignored() -> Any:
 def an_apply_may_be_torn() -> Any:
     original = MemoryStore.apply
 
+    @in_task
     async def apply(store: MemoryStore, commit: Commit) -> None:
         if len(commit.lanes) > 1:
             commit.lanes = commit.lanes[:1]

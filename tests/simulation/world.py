@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from penstock.api.ticket import Ticket
 from penstock.model.errors import PenstockError, StoreCorrupt
 from penstock.model.rows import Commit
 from penstock.node.broker import LocalBroker
@@ -204,18 +205,18 @@ class World:
         memory = process.node.memory
         apply = memory.apply
 
-        async def watched(commit: Commit) -> None:
-            try:
-                await apply(commit)
-            except PenstockError as error:
-                self.odd(f"the memory store refused a commit: {error}")
-                raise
+        def watched(commit: Commit) -> Ticket[None]:
+            ticket = apply(commit)
+            if ticket.error is not None:
+                self.odd(f"the memory store refused a commit: {ticket.error}")
+                return ticket
             for change in commit.lanes:
                 queue = process.node.catalog.by_lane.get(change.lane)
                 if queue is not None:
                     self.checker.court.mirror.declare_ephemeral(process.index, queue)
             self.checker.landed(commit, process.index)
             self._check_lanes(process)
+            return ticket
 
         setattr(memory, "apply", watched)  # noqa: B010 - mypy knows that methods are not assigned to
 

@@ -6,11 +6,11 @@ parts: the log, the catalog, coordination between nodes and, as an option, enque
 Penstock relies on nine promises, each checked for every engine by `tests/conformance`:
 
 1. `apply` is atomic: all of a commit is in force, or nothing of it, through any crash.
-2. `apply` is durable before it returns.
-3. `apply` is fenced: if the epoch of any slot that it names is not the store's, it raises `Fenced` and changes
+2. `apply` is durable before its ticket is done.
+3. `apply` is fenced: if the epoch of any slot that it names is not the store's, it fails with `Fenced` and changes
    nothing. `acquire` raises a slot's epoch, so the owner before can no longer write.
-4. A read sees every commit whose `apply` returned before the read started.
-5. When `apply` raises anything but `Fenced` the outcome is unknown: the caller reads back with `load`.
+4. A read sees every commit whose ticket was done before the read started.
+5. When `apply` fails with anything but `Fenced` the outcome is unknown: the caller reads back with `load`.
 6. Offsets, names, keys and bytes come back as they were put: nothing is trimmed, folded or re-encoded.
 7. A commit without rows probes whether the store can commit: it is fenced, and fails where a commit with rows would.
    A durable engine writes something durable for it too.
@@ -33,6 +33,7 @@ from typing import Protocol
 
 import msgspec
 
+from penstock.api.ticket import Ticket
 from penstock.model.errors import InvalidArgument
 from penstock.model.rows import (
     REGISTRAR_SLOT,
@@ -78,8 +79,13 @@ class Capabilities(msgspec.Struct, frozen=True):
 class Log(Protocol):
     """Lanes and what commits change. Reads may run while commits are under way."""
 
-    async def apply(self, commit: Commit) -> None:
-        """Make the commit durable, atomically and fenced."""
+    def apply(self, commit: Commit) -> Ticket[None]:
+        """Make the commit durable, atomically and fenced. How, the engine decides: a task, a thread, or neither.
+
+        It begins now, and the ticket may be done when this returns. Nothing is raised here: an error is the ticket's.
+        A callback of the ticket may be called before reads know of the commit, so it starts none itself.
+        """
+        ...
 
     async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
         """The images of these lanes, in their order."""
@@ -116,17 +122,6 @@ class Log(Protocol):
 
     async def oldest_trace(self) -> int | None:
         """The time of the oldest trace row of all; None where there is none."""
-
-
-class CallbackLog(Protocol):
-    """A way to commit that needs no task and no thread. Optional: `Store.callback_log`."""
-
-    def apply_soon(self, commit: Commit, done: Callable[[Exception | None], None]) -> bool:
-        """Begin to `apply`; False where the engine would need a thread: nothing is done, call `apply`.
-
-        `done` is called once, on the event loop, perhaps before this returns: with None when the commit is durable,
-        else with what `apply` would have raised.
-        """
 
 
 class Catalog(Protocol):
@@ -241,10 +236,6 @@ class Store(Log, Catalog, Coordination, Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What this engine can do."""
-
-    @property
-    def callback_log(self) -> CallbackLog | None:
-        """Commits by callback; None where the engine has none."""
 
     @property
     def enqueueing(self) -> Enqueueing | None:

@@ -738,9 +738,13 @@ def test_the_settings_of_the_file(path: Path) -> None:
     use(path, scenario)
 
 
+async def applied(store: SqliteStore, commit: Commit) -> None:
+    await store.apply(commit)
+
+
 def test_a_store_can_be_used_from_one_event_loop_after_another(path: Path) -> None:
     store = asyncio.run(SqliteStore.open(path))
     epochs = asyncio.run(own_all(store))
-    asyncio.run(store.apply(Commit(epochs=epochs, lanes=[LaneChange(LANE, 0, 1, 1)])))
+    asyncio.run(applied(store, Commit(epochs=epochs, lanes=[LaneChange(LANE, 0, 1, 1)])))
     assert asyncio.run(load_one(store)).end == 1
     asyncio.run(store.close())

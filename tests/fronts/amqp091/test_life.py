@@ -19,6 +19,7 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 
+from penstock.api.ticket import in_task
 from penstock.fronts.amqp091 import connection as connections
 from penstock.fronts.amqp091.publishing import Publishing
 from penstock.model.errors import Unavailable
@@ -256,6 +257,7 @@ def test_a_store_that_fails_gives_nacks_and_nothing_is_confirmed_that_is_not_sto
 ) -> None:
     real = MemoryStore.apply
 
+    @in_task
     async def failing(*_: Any) -> Any:
         raise Unavailable("the store is away")
 
@@ -302,6 +304,7 @@ def test_a_publisher_that_must_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(connections, "BLOCKED_AFTER_SECONDS", 0.05)
     real, gate = MemoryStore.apply, threading.Event()
 
+    @in_task
     async def slow(store: MemoryStore, commit: Commit) -> None:
         await asyncio.to_thread(gate.wait, PATIENCE_S)
         await real(store, commit)
@@ -328,6 +331,7 @@ def test_a_confirm_for_a_channel_that_failed_is_not_given_to_the_next_of_its_num
 ) -> None:
     real, gate = MemoryStore.apply, threading.Event()
 
+    @in_task
     async def slow(store: MemoryStore, commit: Commit) -> None:
         await asyncio.to_thread(gate.wait, PATIENCE_S)
         await real(store, commit)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import Message
-from penstock.api.ticket import Ticket
+from penstock.api.ticket import Ticket, in_task
 from penstock.batch import encode, to_bytes
 from penstock.fronts.http.request import Answer
 from penstock.fronts.http.server import HttpServer
@@ -161,6 +161,7 @@ class Held(MemoryStore):
         self.error: Exception | None = None
         self.is_once = False
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         self.asked += 1
         await self.gate.wait()

@@ -15,6 +15,7 @@ import msgspec
 
 from penstock import Message
 from penstock.api.slices import SLICE_ITEMS
+from penstock.api.ticket import in_task
 from penstock.fronts.http.handlers import bodies
 from penstock.model.rows import Commit
 from penstock.node.publish.parts import PART_MESSAGES
@@ -79,6 +80,7 @@ async def test_a_publish_of_many_is_encoded_in_slices_and_stored_in_one_commit(f
     stored: list[list[int]] = []
     apply = MemoryStore.apply
 
+    @in_task
     async def noted(store: MemoryStore, commit: Commit) -> None:
         rows = [row.count for change in commit.lanes for row in change.batches if row.count > 1]
         stored.extend([rows] if rows else [])

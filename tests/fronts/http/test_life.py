@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from penstock.api.ticket import in_task
 from penstock.store.memory.engine import MemoryStore
 from penstock.store.sqlite.engine import SqliteStore
 from tests.conformance.sqlite.log_rig import copy
@@ -154,6 +155,7 @@ class SlowStore(MemoryStore):
         self.gate.set()
         self.is_asked = False
 
+    @in_task
     async def apply(self, commit: Any) -> None:
         self.is_asked = not self.gate.is_set()
         await self.gate.wait()

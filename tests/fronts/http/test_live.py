@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Message
+from penstock.api.ticket import in_task
 from penstock.fronts.http.handlers import system
 from penstock.model.errors import Unavailable
 from penstock.node.broker.local import LocalBroker
@@ -181,6 +182,7 @@ class AwayStore(MemoryStore):
 
     is_away = False
 
+    @in_task
     async def apply(self, commit: Any) -> None:
         if self.is_away:
             raise Unavailable("the disk is full")

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from penstock.api.ticket import in_task
 from penstock.fronts.http.sessions import NAMESPACES_KEPT
 from penstock.model.errors import Unavailable
 from penstock.model.rows import Commit
@@ -93,6 +94,7 @@ async def test_what_a_request_declares_while_its_session_is_ended_goes_too(front
     answered, went_on = asyncio.Event(), asyncio.Event()
     apply = node_of(front.broker).store.apply
 
+    @in_task
     async def slowly(commit: Commit) -> None:
         answered.set()
         await went_on.wait()
@@ -120,6 +122,7 @@ async def test_a_session_that_could_not_be_ended_can_be_ended_again(front: Front
     store = node_of(front.broker).store
     apply = store.apply
 
+    @in_task
     async def away(commit: Commit) -> None:
         store.apply = apply  # type: ignore[method-assign]
         raise Unavailable("the store is away")

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from penstock.api.ticket import in_task
 from penstock.embedded import open_member
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
@@ -223,6 +224,7 @@ class Moving(SharedStore):
         self.refused = 0
         self.slot = -1
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         if self.slot in commit.epochs and any(change.batches for change in commit.lanes):
             slot, self.slot = self.slot, -1

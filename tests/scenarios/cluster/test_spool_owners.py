@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from penstock.api.ticket import in_task
 from penstock.batch import EncodedBatch, decode
 from penstock.embedded import open_member
 from penstock.model import Message
@@ -49,6 +50,7 @@ class Way:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         if self.is_away:
             raise Unavailable("nobody answers")
@@ -360,6 +362,7 @@ def test_a_commit_of_a_dead_process_is_decided_before_its_publishes_are_replayed
         await first.publish("work", Message(b"zero"))
         sent: list[Commit] = []
 
+        @in_task
         async def lost(commit: Commit) -> None:
             sent.append(commit)
             way.is_away = True

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock import Message
+from penstock.api.ticket import in_task
 from penstock.embedded import open_store
 from penstock.model.errors import InvalidArgument, Unavailable
 from penstock.model.rows import REGISTRAR_SLOT, CatalogRow, Commit, home_slot
@@ -34,6 +35,7 @@ class Watched(OneSlotStore):
         self.most = 0
         self.order: list[int] = []
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         [slot] = commit.epochs
         assert slot not in self.applying, "two commits of one slot at once"
@@ -223,6 +225,7 @@ def test_a_queue_and_its_bindings_go_in_two_commits() -> None:
         images: list[OneSlotStore] = []
         apply = store.apply
 
+        @in_task
         async def watched(commit: Commit) -> None:
             await apply(commit)
             copy = store.clone()

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from penstock import Fenced, Message, Unavailable
+from penstock.api.ticket import in_task
 from penstock.embedded import open_store
 from penstock.model.rows import Commit
 from penstock.node.broker import LocalBroker
@@ -30,6 +31,7 @@ class MoodyStore(MemoryStore):
         self.gate: asyncio.Event | None = None
         self.commits: list[Commit] = []
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         self.commits.append(commit)
         if self.gate is not None:
@@ -129,6 +131,7 @@ def test_a_probe_that_fails_takes_nobody_along() -> None:
         await turns()
         real = store.apply
 
+        @in_task
         async def only_the_first_fails(commit: Commit) -> None:
             store.error = None
             await real(commit)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock import Message
+from penstock.api.ticket import in_task
 from penstock.embedded import open_store
 from penstock.model.errors import Unavailable
 from penstock.model.rows import Commit, home_slot
@@ -27,6 +28,7 @@ class GatedStore(MemoryStore):
         self.is_gated = False
         self.waiting: dict[frozenset[int], asyncio.Future[None]] = {}
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         if self.is_gated:
             gate = self.waiting[frozenset(commit.epochs)] = asyncio.get_running_loop().create_future()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from penstock import Closed, InvalidArgument, LeaseLost, Message, NotFound, Verdict, WrongKind
+from penstock.api.ticket import in_task
 from penstock.model.options import Expired
 from penstock.model.rows import Commit, LaneImage
 from penstock.node.broker import LocalBroker
@@ -282,6 +283,7 @@ def test_the_deadline_that_a_consumer_is_told_is_the_one_that_holds() -> None:
     slow = False
 
     class SlowStore(MemoryDisk):
+        @in_task
         async def apply(self, commit: Commit) -> None:
             if slow:
                 clock.time_ms += 400

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock import Message
+from penstock.api.ticket import in_task
 from penstock.embedded import open_store
 from penstock.model.errors import Unavailable
 from penstock.model.rows import Commit
@@ -24,6 +25,7 @@ class SlowStore(MemoryDisk):
         self.gate.set()
         self.waiting = 0
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         self.waiting += 1
         await self.gate.wait()

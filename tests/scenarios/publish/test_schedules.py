@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from penstock import Forbidden, InvalidArgument, LimitReached, Message, MessageTooLarge, NotFound, Unavailable
+from penstock.api.ticket import in_task
 from penstock.core.schedule import PAYLOAD_BYTES_MAX, ScheduleDocument
 from penstock.model.limits import HEADERS_MAX
 from penstock.model.rows import Commit
@@ -242,6 +243,7 @@ def test_message_and_state_are_one_commit() -> None:
         images: list[Any] = []
         apply = machine.store.apply
 
+        @in_task
         async def remember(commit: Commit) -> None:
             await apply(commit)
             images.append(machine.store.clone())

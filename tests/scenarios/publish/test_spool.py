@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import InvalidArgument, Message, StoreCorrupt, Unavailable, encode
+from penstock.api.ticket import in_task
 from penstock.batch import EncodedBatch, decode
 from penstock.model.rows import BatchRow, Commit, DedupRow, LaneImage
 from penstock.node.broker import LocalBroker
@@ -33,6 +34,7 @@ class Away:
         self._ids = 0
         store, apply, load, find = machine.store, machine.store.apply, machine.store.load, machine.store.find_dedup
 
+        @in_task
         async def applied(commit: Commit) -> None:
             self._check()
             await apply(commit)

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
+from penstock.api.ticket import in_task
 from penstock.batch import encode
 from penstock.model import Message
 from penstock.model.errors import NotFound, Unavailable
@@ -40,6 +41,7 @@ class ShakyStore(MemoryStore):
         await asyncio.sleep(self.catalog_s)
         return await super().catalog()
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         await asyncio.sleep(self.apply_s)
         await super().apply(commit)

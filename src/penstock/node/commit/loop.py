@@ -2,8 +2,8 @@
 
 Callers change lanes at once and get a ticket, which is done when the commit that holds their change is durable. The
 loop is idle, has a round scheduled, or has one under way: several, of slots that have nothing in common, where the
-engine can do that. A round reads from top to bottom: `_turn`, `_seal`, `_apply`, `_answer` (or `_fail`), `_next`; it
-begins on the event loop only, never from within another.
+engine can do that. A round reads from top to bottom: `_turn`, `_seal`, `_apply`, `_applied`, `_answer` (or `_fail`),
+`_next`; it begins on the event loop only, never from within another, also where the store is done at once.
 
 If a commit fails, its callers and those behind it are told, and every lane that had changed is given up, to be loaded
 again: what is in the store is the truth. Next stop of a message: `store/contract.py`, and after it back up through
@@ -56,7 +56,6 @@ class CommitLoop(Commits):
         """`slot` is the only one that its rounds are of; None where they may be of several."""
         self._store, self._memory, self._clock, self._epochs, self._counters = ground
         self._slot = slot
-        self._callback_log = self._store.callback_log
         self._pacing = Pacing(is_remote=self._store.capabilities.is_remote)
         self._loop = asyncio.get_running_loop()
         self._rounds_max = self._store.capabilities.commits_under_way
@@ -286,42 +285,37 @@ class CommitLoop(Commits):
             self._deferral = None
 
     def _apply(self, current: Round) -> None:
-        """Hand a round to the store: by a callback where it can, else in a task; an empty one is answered at once."""
-        if current.is_empty:
-            self._answer(current)
-            if not current.pending.probes:
-                self._next()
-                return
+        """Hand a round to the store, and then to memory. Where nothing is for the store, callers may probe that."""
         self._rounds.append(current)
-        if not self._apply_by_callback(current):
-            apply = self._apply_probe if current.is_empty else self._apply_in_task
-            current.task = self._loop.create_task(apply(current))
+        commit = current.durable
+        if commit is not None:
+            began = perf_counter()
+            ticket = current.applying = self._store.apply(commit)
+            ticket.then(partial(self._applied, current, commit, began))
+        elif current.pending.probes:
+            self._probe(current)
+        else:
+            self._apply_rest(current)
 
-    def _apply_by_callback(self, current: Round) -> bool:
-        """Apply without a task, where the store can; whether it was begun."""
-        if self._callback_log is None or current.durable is None or current.ephemeral is not None:
-            return False
-        return self._callback_log.apply_soon(current.durable, partial(self._applied, current, perf_counter()))
-
-    def _applied(self, current: Round, began: float, failure: Exception | None) -> None:
-        """The store has called back."""
+    def _applied(self, current: Round, commit: Commit, began: float, ticket: Ticket[None]) -> None:
+        """The store has the round's commit, or failed."""
         seconds = perf_counter() - began
-        error = None if failure is None else self._explained(failure)
-        _tell(current.pending.probes, error)
-        self._end(current, error)
-        if error is None and current.durable is not None:
-            self._counters.applied(current.durable, seconds)
+        error = self._explained(ticket.error)
+        if current.pending.probes:
+            _tell(current.pending.probes, error)
+        if error is not None:
+            self._end(current, error)
+            return
+        self._apply_rest(current)
+        self._counters.applied(commit, seconds)
 
-    async def _apply_in_task(self, current: Round) -> None:
-        error, probes = None, current.pending.probes
-        if current.durable is not None:
-            error = await self._try(self._store, current.durable)
-            _tell(probes, error)
-        elif probes:
-            await self._probe(probes)
-        if current.ephemeral is not None and error is None:
-            error = await self._try(self._memory, current.ephemeral)
-        self._end(current, error)
+    def _apply_rest(self, current: Round) -> None:
+        """Hand to memory what is for memory; where nothing is, the round ends."""
+        if current.ephemeral is None:
+            self._end(current, None)
+        else:
+            current.applying = self._memory.apply(current.ephemeral)
+            current.applying.then(lambda ticket: self._end(current, self._explained(ticket.error)))
 
     def _end(self, current: Round, error: PenstockError | None) -> None:
         self._rounds.remove(current)
@@ -337,38 +331,39 @@ class CommitLoop(Commits):
             self._schedule()
         _wake(self._rests)
 
-    # The store --------------------------------------------------------------------------------------------
-
-    async def _try(self, store: Store, commit: Commit) -> PenstockError | None:
-        """Apply a commit; why not, if it fails."""
+    def _probe(self, current: Round) -> None:
+        """Apply an empty commit, for callers who ask whether that succeeds. Others do not wait for it."""
+        if current.is_empty:
+            self._answer(current)
+        commit = Commit(epochs=any_epoch(self._epochs, self._slot))
         began = perf_counter()
-        try:
-            await store.apply(commit)
-        except (Exception, asyncio.CancelledError) as failure:
-            return self._explained(failure)
-        if store is self._store:
-            self._counters.applied(commit, perf_counter() - began)
-        return None
+        current.applying = self._store.apply(commit)
+        current.applying.then(partial(self._probed, current, commit, began))
 
-    def _explained(self, failure: BaseException) -> PenstockError:
+    def _probed(self, current: Round, commit: Commit, began: float, ticket: Ticket[None]) -> None:
+        """If a probe failed nothing is in doubt, so only its callers are told."""
+        error = self._explained(ticket.error)
+        if error is None:
+            self._counters.applied(commit, perf_counter() - began)
+        elif isinstance(error, Fenced):
+            self._host.lost(set(), False, error)
+        _tell(current.pending.probes, error)
+        if current.is_empty:
+            self._rounds.remove(current)
+            self._next()
+        else:
+            self._apply_rest(current)
+
+    def _explained(self, failure: BaseException | None) -> PenstockError | None:
+        """Why a commit failed, for its callers; None where it did not."""
+        if failure is None:
+            return None
         self._counters.commits_failed += 1
         if isinstance(failure, PenstockError):
             return failure
         if isinstance(failure, asyncio.CancelledError):
             return Closed("the broker was closed while committing")
         return Unavailable(f"the store failed in an unexpected way: {failure!r}")
-
-    async def _apply_probe(self, current: Round) -> None:
-        await self._probe(current.pending.probes)
-        self._rounds.remove(current)
-        self._next()
-
-    async def _probe(self, probes: list[Ticket[None]]) -> None:
-        """An empty commit. If it fails nothing is in doubt, so only the callers of `probe` are told."""
-        error = await self._try(self._store, Commit(epochs=any_epoch(self._epochs, self._slot)))
-        if isinstance(error, Fenced):
-            self._host.lost(set(), False, error)
-        _tell(probes, error)
 
     # Answers ----------------------------------------------------------------------------------------------
 
@@ -385,7 +380,8 @@ class CommitLoop(Commits):
         for action in pending.after:
             action()
         _tell(pending.tickets, None)
-        _tell(pending.deferred, None)
+        if pending.deferred:
+            _tell(pending.deferred, None)
         self._host.committed(current.sealed, current.durable)
 
     def _fail(self, current: Round, error: PenstockError) -> None:

@@ -6,7 +6,6 @@ sealed: one for the store, one for the memory of ephemeral queues. No I/O. Next 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
@@ -109,7 +108,7 @@ class Pending:
 class Round:
     """What is committed together: its callers, its lanes' changes, and a commit each for the store and for memory."""
 
-    __slots__ = ("durable", "ephemeral", "pending", "sealed", "task")
+    __slots__ = ("applying", "durable", "ephemeral", "pending", "sealed")
 
     def __init__(self, pending: Pending, sealed: list[tuple[Lane, Sealed]]) -> None:
         self.pending = pending
@@ -118,8 +117,8 @@ class Round:
         """None where there is nothing for the store."""
         self.ephemeral: Commit | None = None
         """None where there is nothing for memory."""
-        self.task: asyncio.Task[None] | None = None
-        """What applies it, unless the store calls back."""
+        self.applying: Ticket[None] | None = None
+        """Kept here, for asyncio does not keep the task that may be behind it."""
 
     @property
     def slots(self) -> set[int]:

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from time import time_ns
 from typing import TypeVar
 
+from penstock.api.ticket import Ticket, ticketed
 from penstock.model import INTEGER_MAX
 from penstock.model.rows import (
     BatchHead,
@@ -30,7 +31,7 @@ from penstock.model.rows import (
     WaitingRow,
 )
 from penstock.store.checking import check_batches
-from penstock.store.contract import CallbackLog, Capabilities, Enqueueing, check_commit
+from penstock.store.contract import Capabilities, Enqueueing, check_commit
 from penstock.store.memory.coordination import MemoryCoordination
 
 Row = TypeVar("Row")
@@ -40,7 +41,6 @@ class MemoryStore(MemoryCoordination):
     """A store that lives as long as its object; `now_ms` is its clock, by which members are judged."""
 
     capabilities = Capabilities()
-    callback_log: CallbackLog | None = None
     enqueueing: Enqueueing | None = None
     """No application can reach it."""
 
@@ -50,7 +50,8 @@ class MemoryStore(MemoryCoordination):
         self._outbox: dict[int, OutboxRow] = {}
         self._traces = _Traces()
 
-    async def apply(self, commit: Commit) -> None:
+    @ticketed
+    def apply(self, commit: Commit) -> Ticket[None]:
         self._check_open()
         check_commit(commit)
         self._check_epochs(commit.epochs)
@@ -73,6 +74,7 @@ class MemoryStore(MemoryCoordination):
             self._traces.expire(commit.traces_expired_ms)
         for happened in commit.traces:
             self._traces.put(happened)
+        return Ticket.done(None)
 
     async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
         self._check_open()

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import asdict
 
+from penstock.api.ticket import in_task
 from penstock.model import INTEGER_MAX
 from penstock.model.errors import Closed, Fenced, Unavailable
 from penstock.model.rows import (
@@ -33,7 +34,7 @@ from penstock.model.rows import (
     TraceRow,
 )
 from penstock.store.checking import check_batches
-from penstock.store.contract import CallbackLog, Capabilities, Renewing, check_commit
+from penstock.store.contract import Capabilities, Renewing, check_commit
 from penstock.store.mysql import commit as writing
 from penstock.store.mysql.enqueueing import MysqlEnqueueing
 from penstock.store.mysql.pool import (
@@ -69,7 +70,6 @@ class MysqlStore:
     """An open database of a MySQL or MariaDB server. Made by `MysqlStore.open`."""
 
     capabilities = Capabilities(is_remote=True)
-    callback_log: CallbackLog | None = None
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -133,6 +133,7 @@ class MysqlStore:
         self._sweeper.wake()  # leftovers of the owner before
         return epochs
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         check_commit(commit)
         self._check_open()

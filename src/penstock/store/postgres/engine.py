@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from penstock.api.ticket import in_task
 from penstock.model import INTEGER_MAX
 from penstock.model.errors import Closed
 from penstock.model.rows import (
@@ -34,7 +35,7 @@ from penstock.model.rows import (
     TraceRow,
 )
 from penstock.store.checking import check_batches
-from penstock.store.contract import CallbackLog, Capabilities, Renewing, changes_enqueued, check_commit
+from penstock.store.contract import Capabilities, Renewing, changes_enqueued, check_commit
 from penstock.store.postgres.apply import commit_values, kept, row_of, settle_values
 from penstock.store.postgres.enqueueing import PostgresEnqueueing
 from penstock.store.postgres.pool import MemberCalls, Pool, StoreAddress
@@ -61,7 +62,6 @@ class PostgresStore:
     """An open schema of a PostgreSQL database. Made by `PostgresStore.open`."""
 
     capabilities = Capabilities(is_remote=True)
-    callback_log: CallbackLog | None = None
 
     def __init__(self, pool: Pool, address: StoreAddress, seconds: float) -> None:
         self._pool = pool
@@ -127,6 +127,7 @@ class PostgresStore:
         self._sweeper.wake()  # leftovers of the owner before
         return epochs
 
+    @in_task
     async def apply(self, commit: Commit) -> None:
         check_commit(commit)
         values = commit_values(commit)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final, TypeVar
 
+from penstock.api.ticket import Ticket, ticketed
 from penstock.model.errors import Closed, StoreCorrupt
 from penstock.model.rows import (
     BatchHead,
@@ -32,14 +32,14 @@ from penstock.model.rows import (
     OutboxRow,
     TraceRow,
 )
-from penstock.store.contract import CallbackLog, Capabilities, Enqueueing, check_commit
+from penstock.store.contract import Capabilities, Enqueueing, check_commit
 from penstock.store.sql.queries import Migration
 from penstock.store.sqlite import coordination as cluster
 from penstock.store.sqlite import reads
 from penstock.store.sqlite.file import MIGRATIONS, Connection, File, durably, in_transaction
 from penstock.store.sqlite.index import IndexedLog
 from penstock.store.sqlite.log.bodies import Located, Scratch, SegmentGone, check_bodies, read_bodies
-from penstock.store.sqlite.log.records import Draft, draft
+from penstock.store.sqlite.log.records import draft
 from penstock.store.sqlite.overlay import Overlay
 from penstock.store.sqlite.statements import SQL
 from penstock.store.sqlite.threads import Checkpoints, Gate, Threads
@@ -67,7 +67,6 @@ class SqliteStore:
         self._file = file
         self._writer = Threads("penstock-sqlite-write", 1, file)
         self._readers = Threads("penstock-sqlite-read", READERS, file)
-        self._appender = ThreadPoolExecutor(1, "penstock-log-append")
         self._gate = Gate()
         self._checkpoints = Checkpoints(self._writer, file, self._gate)
         self._log = IndexedLog(file, self._writer, self._checkpoints)
@@ -101,27 +100,11 @@ class SqliteStore:
     async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
         return await self._change_slots(lambda connection: cluster.acquire(connection, slots, owner))
 
-    @property
-    def callback_log(self) -> CallbackLog | None:
-        return self
-
-    def apply_soon(self, commit: Commit, done: Callable[[Exception | None], None]) -> bool:
-        sizes = [len(row.body) for change in commit.lanes for row in change.batches]
-        if self._closed or not self._log.is_quick(sum(sizes)):
-            return False
-        check_commit(commit)
-
-        def end(error: Exception | None) -> None:
-            done(None if error is None else self._file.translated(error))
-
-        return self._log.append_soon(draft(commit, cluster.now_ms()), end)
-
-    async def apply(self, commit: Commit) -> None:
+    @ticketed
+    def apply(self, commit: Commit) -> Ticket[None]:
         self._check_open()
         check_commit(commit)
-        record = draft(commit, cluster.now_ms())
-        if not self._append(record, self._log.append_at_once):
-            await asyncio.wrap_future(self._appender.submit(self._append, record, self._log.append))
+        return self._log.append(draft(commit, cluster.now_ms()))
 
     async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
         await self._indexed(lambda overlay: overlay.changes(lanes))
@@ -304,9 +287,7 @@ class SqliteStore:
         self._closed = True
         # First the commit under way, which may need the writer; then, on the writer's own thread, the rest: the event
         # loop does not wait for the disk.
-        await asyncio.wrap_future(self._appender.submit(self._log.wait_for_append))
-        self._log.end_syncs()
-        self._appender.shutdown()
+        await self._log.end_appends()
         self._log.hurry()
         await asyncio.wrap_future(self._writer.start(self._finish))
         self._writer.end()
@@ -316,15 +297,6 @@ class SqliteStore:
         self._log.finish()
         self._checkpoints.end()
         self._log.close()
-
-    def _append(self, record: Draft, append: Callable[[Draft], Result]) -> Result:
-        try:
-            return append(record)
-        except Exception as error:
-            known = self._file.translated(error)
-            if known is error:
-                raise
-            raise known from error
 
     async def _indexed(self, concerns: Callable[[Overlay], object]) -> None:
         """Wait until the tables know all that was answered, where something of it concerns the reader."""

@@ -11,18 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from time import perf_counter
 from typing import Final, TypeVar
 
+from penstock.api.ticket import Ticket
 from penstock.model.errors import Fenced, PenstockError
 from penstock.model.rows import DedupRow
 from penstock.store.sqlite.file import Connection, File, durably, in_transaction
 from penstock.store.sqlite.log import sync
 from penstock.store.sqlite.log.log import Entry, Log, LogPosition
 from penstock.store.sqlite.log.records import Draft
+from penstock.store.sqlite.log.segments import Segment
 from penstock.store.sqlite.log.space import clean
 from penstock.store.sqlite.log.sync import KernelSyncs
 from penstock.store.sqlite.log.turn import Turn
@@ -76,6 +79,7 @@ class IndexedLog:
         self._checkpoints = checkpoints
         self._log = Log(folder)
         self._turn = Turn(folder)
+        self._appender = ThreadPoolExecutor(1, "penstock-log-append")
         self._appending = Lock()
         self._folding = Lock()
         self._overlays = [Overlay()]
@@ -95,38 +99,49 @@ class IndexedLog:
 
     # Appending --------------------------------------------------------------------------------------------
 
-    def is_quick(self, size: int) -> bool:
-        """Whether a record of about this size can probably be appended without a thread."""
-        if size > SOON_BYTES:
-            return False
-        self._small_commits += 1
-        return self._kernel_syncs() is not None or self._is_quick_at_once(size)
-
-    def append_soon(self, draft: Draft, done: Callable[[Exception | None], None]) -> bool:
-        """Append without a thread and, with kernel syncs, without blocking; False: nothing was done.
-
-        `done` is called on the event loop with what became of it, perhaps before this returns.
-        """
-        syncs = self._kernel_syncs()
+    def append(self, draft: Draft) -> Ticket[None]:
+        """Make a record durable: without a thread where that is quick, and without blocking where the kernel syncs."""
+        syncs = self._kernel_syncs(draft.size)
         if (syncs is None and not self._is_quick_at_once(draft.size)) or not self._enter(draft.size):
-            return False
-        self._begin(draft, syncs, done)
-        return True
-
-    def append_at_once(self, draft: Draft) -> bool:
-        """Append on the event loop, if that takes no longer than a switch to a thread; whether it did."""
-        if not self._is_quick_at_once(draft.size) or not self._enter(draft.size):
-            return False
+            return Ticket.of(asyncio.wrap_future(self._appender.submit(self._append_on_thread, draft)))
         try:
-            self._append(draft)
-            return True
+            self._check(draft)
+            segment = self._log.write(draft)
+        except Exception as error:
+            self._leave()
+            return Ticket.failed(self._file.translated(error))
+        ticket: Ticket[None] = Ticket()
+        if syncs is None or not segment.start_sync(syncs, partial(self._end, draft, ticket)):
+            self._sync_here(segment, draft, ticket)
+        return ticket
+
+    def _sync_here(self, segment: Segment, draft: Draft, ticket: Ticket[None]) -> None:
+        """Sync a record that was written, where the kernel takes no order."""
+        self._end_syncs()
+        try:
+            segment.sync()
+        except OSError as error:
+            self._end(draft, ticket, error)
+        else:
+            self._end(draft, ticket, None)
+
+    def _end(self, draft: Draft, ticket: Ticket[None], error: Exception | None) -> None:
+        """A record was synced, or was not."""
+        if error is None:
+            self._tell(self._log.synced(draft), ticket)
+            return
+        try:
+            self._log.not_synced()
+        except Exception as failure:
+            error = failure
         finally:
             self._leave()
+        ticket.fail(self._file.translated(error))
 
-    def _tell(self, entry: Entry, done: Callable[[Exception | None], None]) -> None:
-        """Report that a record is durable; the overlay is updated after the answers have left."""
+    def _tell(self, entry: Entry, ticket: Ticket[None]) -> None:
+        """Report that a record is durable; the overlay is updated behind the answers of those who wait already."""
         try:
-            done(None)
+            ticket.end()
         finally:
             try:
                 self._fold(entry)
@@ -136,37 +151,6 @@ class IndexedLog:
                 )
                 self._turn.give_up()
             self._leave()
-
-    def _begin(self, draft: Draft, syncs: KernelSyncs | None, done: Callable[[Exception | None], None]) -> None:
-        """Write a record and have it synced, or sync it here where the kernel takes no order."""
-        try:
-            self._check(draft)
-            segment = self._log.write(draft)
-        except Exception as error:
-            self._leave()
-            done(error)
-            return
-
-        def end(error: Exception | None) -> None:
-            if error is None:
-                self._tell(self._log.synced(draft), done)
-                return
-            try:
-                self._log.not_synced()
-            except Exception as failure:
-                error = failure
-            finally:
-                self._leave()
-            done(error)
-
-        if syncs is None or not segment.start_sync(syncs, end):
-            self.end_syncs()
-            try:
-                segment.sync()
-            except OSError as error:
-                end(error)
-            else:
-                end(None)
 
     def _enter(self, size: int) -> bool:
         """Take the log for one record, if that needs only a write and a sync. The caller must `_leave` then."""
@@ -187,25 +171,43 @@ class IndexedLog:
     def _is_quick_at_once(self, size: int) -> bool:
         return size <= AT_ONCE_BYTES and self._log.sync_seconds <= AT_ONCE_SECONDS
 
-    def _kernel_syncs(self) -> KernelSyncs | None:
-        """On the event loop."""
-        if not self._asked_for_syncs and (self._small_commits > KERNEL_AFTER or sync.is_ready()):
-            self._asked_for_syncs = True
-            self._syncs = KernelSyncs.of_loop(asyncio.get_running_loop())
+    def _kernel_syncs(self, size: int) -> KernelSyncs | None:
+        """Those for a record of this size; None where there are none. On the event loop."""
+        if size > SOON_BYTES:
+            return None
+        if not self._asked_for_syncs:
+            self._small_commits += 1
+            self._asked_for_syncs = self._small_commits > KERNEL_AFTER or sync.is_ready()
+            if self._asked_for_syncs:
+                self._syncs = KernelSyncs.of_loop(asyncio.get_running_loop())
         return self._syncs
 
-    def end_syncs(self) -> None:
+    def _end_syncs(self) -> None:
         """On the event loop, when nothing is under way."""
         if self._syncs is not None:
             self._syncs.close()
             self._syncs = None
 
-    def wait_for_append(self) -> None:
-        """Wait until no record is being appended. On a thread that may block."""
+    async def end_appends(self) -> None:
+        """Wait until no record is being appended. None comes after it."""
+        await asyncio.wrap_future(self._appender.submit(self._wait_for_append))
+        self._end_syncs()
+        self._appender.shutdown()
+
+    def _wait_for_append(self) -> None:
         with self._appending:
             pass
 
-    def append(self, draft: Draft) -> None:
+    def _append_on_thread(self, draft: Draft) -> None:
+        try:
+            self._append_blocking(draft)
+        except Exception as error:
+            known = self._file.translated(error)
+            if known is error:
+                raise
+            raise known from error
+
+    def _append_blocking(self, draft: Draft) -> None:
         """Append, whatever that takes. On a thread that may block, and is not the writer's."""
         if self._is_far_behind:
             self.ask_writer(self.bring_up_to_date)

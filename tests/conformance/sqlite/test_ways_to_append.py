@@ -1,4 +1,4 @@
-"""Commits on SQLite that are made without a thread: `apply_soon`."""
+"""The ways in which a commit on SQLite becomes durable: by the kernel's sync, by the event loop's, on a thread."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import msgspec
 import pytest
 
 from penstock.model.errors import Fenced, Unavailable
-from penstock.model.rows import Commit
 from penstock.store.sqlite import index
 from penstock.store.sqlite.engine import SqliteStore
+from penstock.store.sqlite.index import IndexedLog
 from penstock.store.sqlite.log import sync
 from penstock.store.sqlite.log.log import Entry
+from penstock.store.sqlite.log.records import Draft
 from penstock.store.sqlite.log.sync import KernelSyncs
 from penstock.store.sqlite.overlay import Overlay
 from tests.conformance.samples import all_batches, batches, change, commit, own_all
 from tests.conformance.sqlite.rig import opened, use
-from tests.scenarios.rig import until
 
 
 @pytest.fixture
@@ -37,28 +37,30 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(index, "KERNEL_AFTER", 0)
 
 
-def begun(store: SqliteStore, commit: Commit) -> asyncio.Future[None]:
-    """`apply_soon`, which must take the commit; done when it says so."""
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+@pytest.fixture
+def on_threads(monkeypatch: pytest.MonkeyPatch) -> list[Draft]:
+    """The records that were left to a thread."""
+    left: list[Draft] = []
+    append = IndexedLog._append_on_thread
 
-    def done(error: Exception | None) -> None:
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
+    def noted(log: IndexedLog, draft: Draft) -> None:
+        left.append(draft)
+        append(log, draft)
 
-    assert store.apply_soon(commit, done)
-    return future
+    monkeypatch.setattr(IndexedLog, "_append_on_thread", noted)
+    return left
 
 
 @pytest.mark.usefixtures("way")
-def test_a_small_commit_is_durable_when_it_is_said_to_be(path: Path) -> None:
+def test_a_small_commit_is_durable_when_it_is_said_to_be(path: Path, on_threads: list[Draft]) -> None:
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))  # the log has a segment from now on
-        await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
+        on_threads.clear()
+        await store.apply(commit(epochs, change(batches=batches(1, base=1), first=0)))
         async with opened(path, 1000) as other:  # it finds what is in the file and its log, and nothing else
             assert [row.base for row in await all_batches(other)] == [0, 1]
+        assert not on_threads
 
     use(path, scenario)
 
@@ -70,23 +72,27 @@ def test_a_small_commit_of_one_who_lost_its_slot_is_refused(path: Path) -> None:
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
         await own_all(store)
         with pytest.raises(Fenced):
-            await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
+            await store.apply(commit(epochs, change(batches=batches(1, base=1), first=0)))
         assert [row.base for row in await all_batches(store)] == [0]
 
     use(path, scenario)
 
 
 @pytest.mark.usefixtures("way")
-def test_a_large_commit_is_left_to_a_thread(path: Path) -> None:
+def test_a_large_commit_is_left_to_a_thread(path: Path, on_threads: list[Draft]) -> None:
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        on_threads.clear()
         most = max(index.AT_ONCE_BYTES, index.SOON_BYTES)
         large = commit(
             epochs, change(batches=[msgspec.structs.replace(batches(1, base=1)[0], body=bytes(most))], first=0)
         )
-        assert not store.apply_soon(large, lambda _: pytest.fail("it was left alone"))
-        assert [row.base for row in await all_batches(store)] == [0]
+        ticket = store.apply(large)
+        assert not ticket.is_done
+        await ticket
+        assert len(on_threads) == 1
+        assert [row.base for row in await all_batches(store)] == [0, 1]
 
     use(path, scenario)
 
@@ -109,7 +115,7 @@ def test_a_small_commit_that_cannot_be_synced_is_void(path: Path, monkeypatch: p
             broken.setattr(os, "fdatasync", fail)
             broken.setattr(KernelSyncs, "start", fail_later)
             with pytest.raises(Unavailable, match="Input/output error"):
-                await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
+                await store.apply(commit(epochs, change(batches=batches(1, base=1), first=0)))
         await store.apply(commit(epochs, change(batches=batches(2, base=1), first=0)))
         assert [(row.base, row.count) for row in await all_batches(store)] == [
             (0, 1),
@@ -139,7 +145,7 @@ def test_nothing_is_said_while_the_kernel_syncs_and_the_next_commit_waits(
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
-        first = begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
+        first = asyncio.ensure_future(store.apply(commit(epochs, change(batches=batches(1, base=1), first=0))))
         second = asyncio.ensure_future(store.apply(commit(epochs, change(batches=batches(1, base=2), first=0))))
         await asyncio.wait([first, second], timeout=0.05)
         assert not first.done()
@@ -165,11 +171,11 @@ def test_the_kernel_is_asked_by_a_store_that_is_busy_or_where_that_costs_nothing
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
         for base in range(1, 5):
-            await begun(store, commit(epochs, change(batches=batches(1, base=base), first=0)))
-            assert len(asked) == (is_ready or base > 2), "once; after two commits, unless a server has made it ready"
+            await store.apply(commit(epochs, change(batches=batches(1, base=base), first=0)))
+            assert len(asked) == (is_ready or base > 2), "once; after three commits, unless a server has made it ready"
 
     monkeypatch.setattr(index, "AT_ONCE_SECONDS", 60.0)
-    monkeypatch.setattr(index, "KERNEL_AFTER", 2)
+    monkeypatch.setattr(index, "KERNEL_AFTER", 3)
     monkeypatch.setattr(sync, "_is_ready", is_ready)
     monkeypatch.setattr(KernelSyncs, "of_loop", ask)
     use(path, scenario)
@@ -180,7 +186,7 @@ def test_closing_waits_for_the_sync_under_way(path: Path, held: list[Callable[[O
         store = await SqliteStore.open(path)
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
-        under_way = begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
+        under_way = store.apply(commit(epochs, change(batches=batches(1, base=1), first=0)))
         closing_it = asyncio.ensure_future(store.close())
         await asyncio.wait([closing_it], timeout=0.05)
         assert not closing_it.done()
@@ -199,9 +205,9 @@ def test_a_kernel_that_takes_no_more_orders_costs_nothing(path: Path, monkeypatc
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
         monkeypatch.setattr(index, "KERNEL_AFTER", 0)
         monkeypatch.setattr(KernelSyncs, "start", lambda *_: False)
-        await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
+        await store.apply(commit(epochs, change(batches=batches(1, base=1), first=0)))
         monkeypatch.setattr(index, "AT_ONCE_SECONDS", 60.0)
-        await begun(store, commit(epochs, change(batches=batches(1, base=2), first=0)))  # and it is not asked again
+        await store.apply(commit(epochs, change(batches=batches(1, base=2), first=0)))  # and it is not asked again
         assert [row.base for row in await all_batches(store)] == [0, 1, 2]
 
     use(path, scenario)
@@ -222,15 +228,12 @@ def test_who_waits_is_told_before_what_later_reads_need_and_they_find_it_all_the
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
         monkeypatch.setattr(Overlay, "fold", folded)
-        future = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
-            happened.append("told")
-            future.set_result(error)
-
-        assert store.apply_soon(commit(epochs, change(batches=batches(1, base=1), first=0)), done)
-        assert await future is None
-        assert happened == ["told", "folded"]
+        ticket = store.apply(commit(epochs, change(batches=batches(1, base=1), first=0)))
+        was_done = ticket.is_done
+        ticket.then(lambda _: happened.append("told"))
+        await ticket
+        # Where the event loop syncs, the commit is durable before anyone can ask to be told.
+        assert happened == (["folded", "told"] if was_done else ["told", "folded"])
         assert [row.base for row in await all_batches(store)] == [0, 1]
 
     use(path, scenario)
@@ -243,7 +246,6 @@ def test_what_is_durable_and_could_not_be_taken_in_is_found_in_the_log(
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
-        told: list[Exception | None] = []
 
         def fail(recent: Overlay, entry: Entry) -> None:
             raise MemoryError
@@ -251,8 +253,7 @@ def test_what_is_durable_and_could_not_be_taken_in_is_found_in_the_log(
         with monkeypatch.context() as broken:
             broken.setattr(Overlay, "fold", fail)
             second = commit(epochs, change(batches=batches(1, base=1), first=0))
-            assert store.apply_soon(second, told.append)
-            await until(lambda: told == [None])
+            await store.apply(second)
         await store.apply(commit(epochs, change(batches=batches(1, base=2), first=0)))
         assert [row.base for row in await all_batches(store)] == [0, 1, 2]
 
