@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +11,13 @@ from penstock import Closed, Message
 from penstock.api.results import Receipt
 from penstock.api.ticket import Ticket
 from penstock.embedded import open_store
-from penstock.model.errors import Unavailable
+from penstock.model.errors import InvalidArgument, Unavailable
 from penstock.model.rows import Commit
 from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.store.memory.engine import MemoryStore
+from penstock.store.sqlite import engine
+from penstock.store.sqlite.engine import SqliteStore
 from tests.nodes import node_of
 from tests.scenarios.rig import soon, texts, turns
 
@@ -109,6 +112,24 @@ def test_memory_gets_nothing_when_the_store_fails(failure: BaseException) -> Non
         store.is_held = False
         for queue in ("kept", "brief"):
             assert texts(await broker.claim(queue)) == []
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_that_the_engine_refuses_ends_its_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Commit) -> None:
+        raise InvalidArgument("no engine may apply it")
+
+    async def scenario() -> None:
+        broker = await open_store(await SqliteStore.open(tmp_path / "penstock.db"), SystemClock(), events=False)
+        await broker.declare_queue("kept")
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "check_commit", refuse)
+            with pytest.raises(InvalidArgument, match="no engine"):
+                await soon(broker.publish("kept", Message(b"refused")))
+        await soon(broker.publish("kept", Message(b"taken")))
+        assert texts(await broker.claim("kept", max=2)) == ["taken"]
         await broker.close()
 
     asyncio.run(scenario())
