@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
 from tests.databases import mariadb
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def flipped(data: bytes, position: int) -> bytes:
@@ -73,3 +80,27 @@ async def _flip_in_postgres(url: str, table: str, column: str, where: str, posit
         await connection.execute(f"UPDATE {schema}.{table} SET {column} = $1 WHERE {where}", flipped(data, position))
     finally:
         await connection.close()
+
+
+def refuse_reads(monkeypatch: pytest.MonkeyPatch, file: Path, code: int = errno.EIO) -> None:
+    """The system refuses every read of a file that is open, as it does where the disk cannot give a sector back."""
+    wanted = file.stat().st_ino
+
+    def refusing(read: Callable[..., Any]) -> Callable[..., Any]:
+        def attempt(descriptor: int, *arguments: Any) -> Any:
+            if os.fstat(descriptor).st_ino == wanted:
+                raise OSError(code, os.strerror(code))
+            return read(descriptor, *arguments)
+
+        return attempt
+
+    monkeypatch.setattr(os, "pread", refusing(os.pread))
+    monkeypatch.setattr(os, "preadv", refusing(os.preadv))
+
+
+def segment_of(path: Path, lane: int, base: int) -> Path:
+    """The log file that has the body of a batch."""
+    with closing(sqlite3.connect(path)) as connection:
+        place = lane, base
+        [segment] = connection.execute("SELECT segment FROM batches WHERE lane = ? AND base = ?", place).fetchone()
+    return Path(f"{path}-log", f"{segment:010d}.log")

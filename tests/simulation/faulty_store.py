@@ -245,6 +245,9 @@ class FaultyStore:
     def body_place(self, lane: int, base: int) -> str:
         return self._disk.body_place(lane, base)
 
+    def body_problem(self, lane: int, base: int) -> str:
+        return self._disk.body_problem(lane, base)
+
     def damage(self) -> list[str]:
         return []
 

@@ -154,7 +154,10 @@ class LaneSet:
 
     async def feed(self, id: int, start: int) -> None:
         """Read a page of heads from the store into a lane's log."""
-        heads = await self.store_of(id).heads(id, start, PAGE_BATCHES, PAGE_BYTES)
+        try:
+            heads = await self.store_of(id).heads(id, start, PAGE_BATCHES, PAGE_BYTES)
+        except StoreCorrupt as error:
+            raise self._damage.lane_found(id, StoreCorrupt(f"from offset {start} on: {error}")) from error
         lane = self._loaded.get(id)
         if lane is None or start < lane.first:
             return  # given up or trimmed meanwhile: the caller looks again

@@ -29,7 +29,7 @@ and waiting rows are opaque bytes made by `core/group/entries.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -56,6 +56,9 @@ from penstock.model.rows import (
     TraceRow,
     slot_of,
 )
+
+FAILS_CHECKSUM: Final = "fails its checksum"
+"""What is wrong with most damaged bodies."""
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -247,6 +250,10 @@ class Store(Log, Catalog, Coordination, Protocol):
 
     def body_place(self, lane: int, base: int) -> str:
         """Where the body of a batch is that was read and is damaged, for people."""
+        ...
+
+    def body_problem(self, lane: int, base: int) -> str:
+        """What is wrong with it: `FAILS_CHECKSUM` where the engine knows no more."""
         ...
 
     def damage(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -382,6 +383,31 @@ def test_a_file_that_is_shorter_than_it_was_made_is_told(
     assert "shorter than it was made" in note
     assert [Path(name).suffix for name in cut_files(image)] == [".short"]
     assert "ERROR" in [record.levelname for record in caplog.records]
+
+
+def test_a_record_that_the_disk_does_not_give_back_is_damage_with_the_way_out(
+    path: Path, tmp_path: Path, lazy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, [start, *_] = crashed(path, tmp_path, one(0), one(1))
+    file, real = segment_path(image, 1), os.pread
+
+    def pread(descriptor: int, size: int, position: int) -> bytes:
+        if os.fstat(descriptor).st_ino == file.stat().st_ino and position >= start:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, size, position)
+
+    async def never(_: SqliteStore) -> None:
+        pytest.fail("it was opened")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", pread)
+        with pytest.raises(StoreCorrupt, match=rf"{file} cannot be read .*Input/output error.*store repair"):
+            use(image, load_any, never)
+
+    async def check(store: SqliteStore) -> None:
+        assert await bases(store) == [0, 1]
+
+    use(image, check)  # the disk is back, and nothing was changed
 
 
 def test_what_was_cut_off_is_told_until_its_file_is_gone(path: Path, tmp_path: Path, lazy: None) -> None:

@@ -14,6 +14,7 @@ from penstock.core.group.claim import CLAIM_BYTES_MAX
 from penstock.core.group.entries import Entry, runs_of, union
 from penstock.core.lane import Lane
 from penstock.model.errors import PenstockError, StoreCorrupt
+from penstock.model.rows import BatchRow
 from penstock.node.cache import BatchCache, CachedBatch
 from penstock.node.lanes import LaneSet
 from penstock.node.observe.damage import Damage
@@ -73,7 +74,7 @@ class Bodies:
                     else:
                         self._cache.misses += 1
                         until = max(end, _some_batches_on(lane, start)) if ahead else end
-                        batch = await self._read(lane.id, start, until)
+                        batch = await self._read_whole(lane, start, until)
                 each = batch.reader.bytes_each
                 room = left // each
                 if room <= 0 and slices:
@@ -133,6 +134,20 @@ class Bodies:
         """The batch that holds an offset, if both its place and its bytes are in memory."""
         segment = lane.log.peek(offset)
         return None if segment is None else self._cache.get(lane.id, segment.base)
+
+    async def _read_whole(self, lane: Lane, start: int, end: int) -> CachedBatch:
+        """Like `_read`. A batch whose place cannot be read is damaged, and keeps nobody from the others."""
+        try:
+            return await self._read(lane.id, start, end)
+        except StoreCorrupt as error:
+            segment = lane.log.peek(start)
+            if segment is None:
+                raise
+            if end > segment.end:  # it may have been one of those behind it
+                return await self._read_whole(lane, start, segment.end)
+            place = segment.base, segment.end - segment.base, segment.published_ms, segment.bytes_end
+            self._damage.found(lane.id, segment.base, segment.end, "body", f"cannot be read: {error}")
+            return CachedBatch(BatchRow(*place, segment.meta, b""), is_checked=False)
 
     async def _read(self, lane: int, start: int, end: int) -> CachedBatch:
         """Read the batches of a range into the cache, a large read at a time; the first of them."""

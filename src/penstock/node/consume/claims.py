@@ -132,10 +132,10 @@ class Claims:
             acked = self._waiters.ack(claimed) if request.settle and slices and not claimed.is_settled else None
         except PenstockError as error:
             await claimed.committed
-            if isinstance(error, Unavailable):
-                self._waiters.give_back(claimed)  # nobody saw them
-            # Else the lease stands: what cannot be read at all comes again when it ends, until its attempts are spent.
-            if isinstance(error, StoreCorrupt) and not request.settle and not self._waiters.is_held(claimed):
+            is_lost = isinstance(error, StoreCorrupt) and not request.settle and not self._waiters.is_held(claimed)
+            if isinstance(error, Unavailable | StoreCorrupt):
+                self._waiters.give_back(claimed)  # nobody saw them, and it is nobody's fault
+            if is_lost:
                 raise LeaseLost(f"lease {claimed.lease_id} ended before its messages could be read") from None
             raise
         finally:

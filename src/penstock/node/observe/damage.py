@@ -13,7 +13,7 @@ from typing import Final, Literal
 from penstock.batch import Reader
 from penstock.model.errors import StoreCorrupt
 from penstock.node.catalog import Catalog
-from penstock.store.contract import Store
+from penstock.store.contract import FAILS_CHECKSUM, Store
 
 Part = Literal["body", "meta"]
 PARTS: Final[dict[Part, str]] = {"body": "body", "meta": "metadata"}
@@ -32,15 +32,19 @@ class Damage:
     """(lane, first offset of the batch, what of it) → what is said of it."""
     _lanes: set[int] = field(default_factory=set)
 
-    def found(self, lane_id: int, start: int, end: int, part: Part) -> str:
-        """Messages [start, end), a batch of a lane, fail their checksum; the text that says so."""
+    def found(self, lane_id: int, start: int, end: int, part: Part, problem: str = "") -> str:
+        """Messages [start, end), a batch of a lane, are damaged; the text that says so.
+
+        `problem`: what is wrong, where the store cannot say.
+        """
         key = lane_id, start, part
         text = self._known.get(key)
         if text is None:
-            text = f"{self._name(lane_id)}, offsets {start} to {end - 1}: the {PARTS[part]} in the store "
-            text = self._known[key] = text + "fails its checksum"
-            self.messages[part] += end - start
             place = self._store.body_place(lane_id, start) if part == "body" else self._store.place
+            known = self._store.body_problem(lane_id, start) if part == "body" else FAILS_CHECKSUM
+            text = f"{self._name(lane_id)}, offsets {start} to {end - 1}: the {PARTS[part]} in the store "
+            text = self._known[key] = text + (problem or known)
+            self.messages[part] += end - start
             _log.error("%s; file: %s", text, place)
         return text
 
@@ -77,8 +81,8 @@ class Damage:
         notes = self._store.damage()
         if count := sum(self.messages.values()):
             notes.append(
-                f"{count} messages fail their checksum; the server's log says which. Groups that came to them "
-                "have them as dead letters with the reason 'damaged'"
+                f"{count} messages fail their checksum or cannot be read; the server's log says which. Groups that "
+                "came to them have them as dead letters with the reason 'damaged'"
             )
         if self._lanes:
             notes.append(

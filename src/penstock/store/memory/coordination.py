@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.model.errors import Closed, Fenced
 from penstock.model.rows import CatalogChanges, CatalogRow, ClusterView, Joined, Member, NodeRow, SlotRow
+from penstock.store.contract import FAILS_CHECKSUM
 
 TOMBSTONES_MAX: Final = 10_000
 """Deletions that are remembered; a node that is further behind reads everything."""
@@ -123,6 +124,9 @@ class MemoryCoordination:
 
     def body_place(self, lane: int, base: int) -> str:  # noqa: ARG002 - all is in one place
         return self.place
+
+    def body_problem(self, lane: int, base: int) -> str:  # noqa: ARG002 - it is always the same
+        return FAILS_CHECKSUM
 
     def damage(self) -> list[str]:
         return []

@@ -34,7 +34,7 @@ from penstock.model.rows import (
     TraceRow,
 )
 from penstock.store.checking import check_batches
-from penstock.store.contract import Capabilities, Renewing, check_commit
+from penstock.store.contract import FAILS_CHECKSUM, Capabilities, Renewing, check_commit
 from penstock.store.mysql import commit as writing
 from penstock.store.mysql.enqueueing import MysqlEnqueueing
 from penstock.store.mysql.pool import (
@@ -315,6 +315,9 @@ class MysqlStore:
 
     def body_place(self, lane: int, base: int) -> str:  # noqa: ARG002 - all is in one place
         return self.place
+
+    def body_problem(self, lane: int, base: int) -> str:  # noqa: ARG002 - it is always the same
+        return FAILS_CHECKSUM
 
     def damage(self) -> list[str]:
         return []

@@ -35,7 +35,7 @@ from penstock.model.rows import (
     TraceRow,
 )
 from penstock.store.checking import check_batches
-from penstock.store.contract import Capabilities, Renewing, changes_enqueued, check_commit
+from penstock.store.contract import FAILS_CHECKSUM, Capabilities, Renewing, changes_enqueued, check_commit
 from penstock.store.postgres.apply import commit_values, kept, row_of, settle_values
 from penstock.store.postgres.enqueueing import PostgresEnqueueing
 from penstock.store.postgres.pool import MemberCalls, Pool, StoreAddress
@@ -289,6 +289,9 @@ class PostgresStore:
 
     def body_place(self, lane: int, base: int) -> str:  # noqa: ARG002 - all is in one place
         return self.place
+
+    def body_problem(self, lane: int, base: int) -> str:  # noqa: ARG002 - it is always the same
+        return FAILS_CHECKSUM
 
     def damage(self) -> list[str]:
         return []

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.api.ticket import Ticket, ticketed
-from penstock.model.errors import Closed, StoreCorrupt
+from penstock.model.errors import Closed
 from penstock.model.rows import (
     BatchHead,
     BatchRow,
@@ -32,13 +32,13 @@ from penstock.model.rows import (
     OutboxRow,
     TraceRow,
 )
-from penstock.store.contract import Capabilities, Enqueueing, check_commit
+from penstock.store.contract import FAILS_CHECKSUM, Capabilities, Enqueueing, check_commit
 from penstock.store.sql.queries import Migration
 from penstock.store.sqlite import coordination as cluster
 from penstock.store.sqlite import reads
 from penstock.store.sqlite.file import MIGRATIONS, Connection, File, durably, in_transaction
 from penstock.store.sqlite.index import IndexedLog
-from penstock.store.sqlite.log.bodies import Located, Scratch, SegmentGone, check_bodies, read_bodies
+from penstock.store.sqlite.log.bodies import Located, Problems, Scratch, SegmentGone, check_bodies, read_bodies
 from penstock.store.sqlite.log.records import draft
 from penstock.store.sqlite.overlay import Overlay
 from penstock.store.sqlite.statements import SQL
@@ -48,8 +48,6 @@ BUSY_MS: Final = 5000
 """How long a write of the tables waits for another process's before it fails."""
 READERS: Final = 2
 """More let more slow reads run at once; each costs a thread and its cache."""
-TRIES: Final = 5
-"""How often a read begins again because a segment it wanted was given back meanwhile."""
 DAMAGED_MOST: Final = 10_000
 """Damaged batches whose segments are remembered."""
 
@@ -71,8 +69,8 @@ class SqliteStore:
         self._checkpoints = Checkpoints(self._writer, file, self._gate)
         self._log = IndexedLog(file, self._writer, self._checkpoints)
         self._scratch = Scratch()
-        self._damaged: dict[tuple[int, int], int] = {}
-        """Segments of batches that were read and are damaged, by lane and base."""
+        self._damaged: dict[tuple[int, int], tuple[int, str]] = {}
+        """Segments of batches that were read and are damaged, and what is wrong with them, by lane and base."""
         self._closed = False
 
     @classmethod
@@ -120,9 +118,9 @@ class SqliteStore:
         def find(pending: reads.Pending, connection: Connection) -> list[Located]:
             return reads.find_batches(connection, pending, lane, start, reads.OFFSET_MOST, bytes_most)
 
-        async def check(found: list[Located]) -> list[CheckedBatch]:
-            checked = await self._readers.run(lambda _: check_bodies(self._log.segments, found))
-            self._note_damaged(found, checked)
+        async def check(found: list[Located], missing: set[int]) -> list[CheckedBatch]:
+            checked, problems = await self._readers.run(lambda _: check_bodies(self._log.segments, found, missing))
+            self._note_damaged(found, checked, problems)
             return checked
 
         return await self._found(lane, start, reads.OFFSET_MOST, find, check)
@@ -133,30 +131,36 @@ class SqliteStore:
         start: int,
         end: int,
         find: Callable[[reads.Pending, Connection], list[Located]],
-        use: Callable[[list[Located]], Awaitable[Result]],
+        use: Callable[[list[Located], set[int]], Awaitable[Result]],
     ) -> Result:
-        """Find batches and do something with their bodies, which may move in between."""
-        tries = TRIES
+        """Find batches and do something with their bodies, which may move in between.
+
+        No row points to a segment that was given back. So one that is found again in a segment that was gone before
+        is damaged: somebody else deleted the file.
+        """
+        missing: set[int] = set()
         while True:
+            found = await self._read_log(lane, start, end, find)
             try:
-                return await use(await self._read_log(lane, start, end, find))
+                return await use(found, missing)
             except SegmentGone as gone:
-                tries -= 1
-                if not tries:
-                    raise StoreCorrupt(f"{gone} is missing; a file and its log belong together: restore both") from gone
+                missing.add(gone.segment)
 
-    async def _bodies(self, found: list[Located]) -> list[BatchRow]:
-        rows = self._scratch.read_bodies(self._log.segments, found)
-        if rows is None:
-            self._check_open()
-            rows = await self._readers.run(lambda _: read_bodies(self._log.segments, found))
-        self._note_damaged(found, rows)
-        return rows
+    async def _bodies(self, found: list[Located], missing: set[int]) -> list[BatchRow]:
+        rows = None if missing else self._scratch.read_bodies(self._log.segments, found)
+        if rows is not None:
+            self._note_damaged(found, rows, {})
+            return rows
+        self._check_open()
+        read, problems = await self._readers.run(lambda _: read_bodies(self._log.segments, found, missing))
+        self._note_damaged(found, read, problems)
+        return read
 
-    def _note_damaged(self, found: list[Located], rows: Sequence[BatchRow | CheckedBatch]) -> None:
+    def _note_damaged(self, found: list[Located], rows: Sequence[BatchRow | CheckedBatch], problems: Problems) -> None:
         for one, row in zip(found, rows, strict=True):
             if not row.is_intact and one.inline is None and len(self._damaged) < DAMAGED_MOST:
-                self._damaged[one.place.lane, row.base] = one.place.segment
+                problem = problems.get(row.base, FAILS_CHECKSUM)
+                self._damaged[one.place.lane, row.base] = one.place.segment, problem
 
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
         def find(pending: reads.Pending, connection: Connection) -> list[BatchHead]:
@@ -274,8 +278,12 @@ class SqliteStore:
         return str(self._file.path)
 
     def body_place(self, lane: int, base: int) -> str:
-        segment = self._damaged.get((lane, base))
-        return self.place if segment is None else str(self._log.segments.path(segment))
+        known = self._damaged.get((lane, base))
+        return self.place if known is None else str(self._log.segments.path(known[0]))
+
+    def body_problem(self, lane: int, base: int) -> str:
+        known = self._damaged.get((lane, base))
+        return FAILS_CHECKSUM if known is None else known[1]
 
     def damage(self) -> list[str]:
         return self._log.cuts.notes()

@@ -134,7 +134,7 @@ class File:
         if isinstance(error, sqlite3.Error):
             name = getattr(error, "sqlite_errorname", "")
             text = f"{self.path}: {error} ({name})" if name else f"{self.path}: {error}"
-            is_corrupt = primary_code(error) in _CORRUPT_CODES
+            is_corrupt = primary_code(error) in _CORRUPT_CODES or _code(error) in _UNREADABLE_CODES
             return StoreCorrupt(f"{text}; {WAY_OUT}") if is_corrupt else Unavailable(text)
         if isinstance(error, OSError):
             return Unavailable(f"{self.path}: {error.strerror or error}")
@@ -175,6 +175,12 @@ _CALLERS_MISTAKES: Final = (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.P
 
 # `ERROR` is what a missing table or column gives, and no code what undecodable text gives.
 _CORRUPT_CODES: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, None))
+
+# The disk does not give a page back: for whoever needs it that is as good as a damaged one. What cannot be written is
+# `Unavailable`.
+_UNREADABLE_CODES: Final = frozenset(
+    (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_CORRUPTFS, sqlite3.SQLITE_IOERR_DATA)
+)
 
 
 def migrate(connection: Connection, migrations: Sequence[Migration]) -> None:
@@ -227,5 +233,9 @@ def durably(connection: Connection, work: Callable[[Connection], Result]) -> Res
 
 
 def primary_code(error: sqlite3.Error) -> int | None:
-    code = getattr(error, "sqlite_errorcode", None)
+    code = _code(error)
     return None if code is None else code & 0xFF
+
+
+def _code(error: sqlite3.Error) -> int | None:
+    return getattr(error, "sqlite_errorcode", None)

@@ -16,7 +16,7 @@ from penstock.model.errors import InvalidArgument, NotFound, PenstockError, Stor
 from penstock.model.rows import BatchHead, BatchRow, CatalogRow, DedupRow, LaneImage, OutboxRow, TraceRow
 from penstock.store.sqlite import reads
 from penstock.store.sqlite.file import MIGRATIONS, Connection, File, check_version
-from penstock.store.sqlite.log.bodies import SegmentGone, read_bodies
+from penstock.store.sqlite.log.bodies import read_bodies
 from penstock.store.sqlite.log.log import LogPosition
 from penstock.store.sqlite.log.segments import Segments
 from penstock.store.sqlite.statements import SQL
@@ -45,10 +45,8 @@ class Snapshot:
     async def read(self, lane: int, start: int, end: int, bytes_most: int) -> list[BatchRow]:
         with translated(self.path):
             found = reads.find_batches(self.connection, _NOTHING_PENDING, lane, start, end, bytes_most)
-            try:
-                return read_bodies(self.segments, found)
-            except SegmentGone as gone:
-                raise StoreCorrupt(f"{gone} is missing") from gone
+            # Segments are held: one that is not there was deleted by somebody else.
+            return read_bodies(self.segments, found, {one.place.segment for one in found})[0]
 
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
         with translated(self.path):

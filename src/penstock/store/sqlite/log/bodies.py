@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.batch import is_intact, is_meta_intact
 from penstock.model.rows import BatchRow, CheckedBatch
 from penstock.store.checking import check_batches
-from penstock.store.sqlite.log.segments import Segments
+from penstock.store.sqlite.log.segments import REFUSED, Segments
 from penstock.store.sqlite.overlay import BatchPointer
 
 AT_ONCE_BYTES: Final = 4 << 20
 """The most that is copied at once: it takes the event loop a millisecond."""
 
+MISSING: Final = "cannot be read: its file is missing"
+
 
 class SegmentGone(Exception):
     """A segment was deleted between finding a batch in it and reading it: the batch moved, or is gone."""
+
+    def __init__(self, segment: int, path: Path) -> None:
+        super().__init__(f"{path} is missing")
+        self.segment = segment
 
 
 class Located(NamedTuple):
@@ -36,25 +43,36 @@ class Located(NamedTuple):
         return self.place.size - len(self.place.meta)
 
 
-def read_bodies(segments: Segments, found: Sequence[Located]) -> list[BatchRow]:
-    """Waits for the disk."""
+Problems = dict[int, str]
+"""Why bodies could not be read at all, by the first offsets of their batches. They are damaged: what is there of them
+is too short for its checksum.
+"""
+
+
+def read_bodies(
+    segments: Segments, found: Sequence[Located], missing: Collection[int] = ()
+) -> tuple[list[BatchRow], Problems]:
+    """The batches, and what could not be read of them; waits for the disk.
+
+    `missing`: segments that are no surprise if they are gone, though batches are in them.
+    """
+    problems: Problems = {}
     with _Files(segments) as files:
-        return [_batch(one, files.read(one) if one.inline is None else one.inline) for one in found]
+        return [_batch(one, files.body(one, missing, problems)) for one in found], problems
 
 
-def check_bodies(segments: Segments, found: Sequence[Located]) -> list[CheckedBatch]:
+def check_bodies(
+    segments: Segments, found: Sequence[Located], missing: Collection[int] = ()
+) -> tuple[list[CheckedBatch], Problems]:
     """Whether these are whole on the disk: what the system has in memory of them is let go before and after."""
     checked: list[CheckedBatch] = []
+    problems: Problems = {}
     with _Files(segments) as files:
         for one in found:
-            row = one.place
-            try:
-                files.forget(one)
-                checked += check_batches([_batch(one, files.read(one) if one.inline is None else one.inline)])
-                files.forget(one)
-            except OSError:  # the disk cannot read it
-                checked.append(CheckedBatch(row.base, row.end, row.published_ms, row.size, "body"))
-    return checked
+            files.forget(one, missing)
+            checked += check_batches([_batch(one, files.body(one, missing, problems))])
+            files.forget(one, missing)
+    return checked, problems
 
 
 class Scratch:
@@ -109,17 +127,31 @@ class _Files:
             try:
                 file = self._files[segment] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                raise SegmentGone(str(path)) from None
+                raise SegmentGone(segment, path) from None
         return file
 
-    def forget(self, one: Located) -> None:
-        if one.inline is None and sys.platform == "linux":
-            place = one.place
+    def forget(self, one: Located, missing: Collection[int]) -> None:
+        place = one.place
+        if one.inline is None and place.segment not in missing and sys.platform == "linux":
             os.posix_fadvise(self.of(place.segment), place.position, one.body_bytes, os.POSIX_FADV_DONTNEED)
 
-    def read(self, one: Located) -> bytes:
-        """Shorter where the file ends before it: then it fails its checksum, as other damage does."""
-        return os.pread(self.of(one.place.segment), one.body_bytes, one.place.position)
+    def body(self, one: Located, missing: Collection[int], problems: Problems) -> bytes:
+        """Shorter where the file ends before it, and empty where it cannot be read: it fails its checksum then."""
+        place = one.place
+        if one.inline is not None:
+            return one.inline
+        try:
+            return os.pread(self.of(place.segment), one.body_bytes, place.position)
+        except SegmentGone:
+            if place.segment not in missing:
+                raise
+            problems[place.base] = MISSING
+            return b""
+        except OSError as error:
+            if error.errno not in REFUSED:
+                raise
+            problems[place.base] = f"cannot be read: {error.strerror}"
+            return b""
 
 
 def _batch(one: Located, body: bytes) -> BatchRow:

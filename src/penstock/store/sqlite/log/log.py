@@ -215,7 +215,7 @@ class Log:
             _log.error("%s: what is behind byte %d cannot be cut off yet: %s", tail.path, cut.position, error)
 
     def _replay_one(self, segment: Segment, following: Segment | None) -> Iterator[Entry]:
-        for found in segment.records(self.end.position, self.end.record):
+        for found in self._readable(segment):
             if following is not None and found.head.number >= following.first_record:
                 break
             self.end = LogPosition(segment.number, found.end, found.head.number + 1, found.position)
@@ -229,6 +229,19 @@ class Log:
                 f"the log file {segment.path} is damaged at byte {self.end.position}: "
                 f"record {self.end.record} is not whole and others follow it; restore a backup"
             )
+
+    def _readable(self, segment: Segment) -> Iterator[Found]:
+        """The whole records from the end on that is known; `StoreCorrupt` where the disk does not give one back."""
+        try:
+            yield from segment.records(self.end.position, self.end.record)
+        except OSError as error:
+            if error.errno not in segments.REFUSED:
+                raise
+            raise StoreCorrupt(
+                f"the log file {segment.path} cannot be read behind byte {self.end.position}, where record "
+                f"{self.end.record} should be: {error.strerror}; look at the disk, then restore a backup, or save what "
+                f"can be read with `penstock store repair`"
+            ) from error
 
     def _opened(self, number: int) -> Segment | None:
         """The segment; None for one that was still being made, which can hold nothing."""

@@ -48,6 +48,10 @@ _JOIN_BYTES: Final = 1 << 16
 _BUFFERS_MOST: Final = 512
 _ZEROS: Final = memoryview(bytes(ZEROS_BYTES))
 _SEARCH_BYTES: Final = 1 << 20
+REFUSED: Final = frozenset(
+    (errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EILSEQ, getattr(errno, "EUCLEAN", errno.EIO))
+)
+"""What the system says of bytes that the disk, or its file system, cannot give back as they were."""
 _NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EFBIG, errno.EDQUOT))
 
 

@@ -51,7 +51,7 @@ def test_at_once_and_on_a_thread_it_is_the_same(segments: Segments) -> None:
     for payloads in ((noise(70_000), b"b"), (b"c", noise(300_000), b"")):  # memory used again, and more of it
         found = put(segments, 1, *payloads)
         rows = scratch.read_bodies(segments, found)
-        assert rows == read_bodies(segments, found)
+        assert (rows, {}) == read_bodies(segments, found)
         assert rows is not None
         assert all(row.is_intact for row in rows)
         assert [row.base for row in rows] == list(range(len(payloads) + 1))
@@ -64,7 +64,7 @@ def test_a_damaged_body_is_not_intact_however_it_is_read(segments: Segments) -> 
         file.seek(found[1].place.position + found[1].body_bytes - 1)
         file.write(b"!")
     assert [row.is_intact for row in Scratch().read_bodies(segments, found) or []] == [True, False, True]
-    assert [row.is_intact for row in read_bodies(segments, found)] == [True, False, True]
+    assert [row.is_intact for row in read_bodies(segments, found)[0]] == [True, False, True]
 
 
 @linux
@@ -85,7 +85,7 @@ def test_what_cannot_be_had_at_once_is_left_to_a_thread(
     monkeypatch.setattr(os, "preadv", preadv)
     assert Scratch().read_bodies(segments, found) is None
     assert len(calls) == 2
-    assert len(read_bodies(segments, found)) == 3
+    assert len(read_bodies(segments, found)[0]) == 3
 
 
 def test_too_much_is_left_to_a_thread(segments: Segments, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_a_body_behind_the_end_of_its_segment_is_damaged(segments: Segments) -> 
     found = put(segments, 1, b"first", b"second")
     os.truncate(segments.path(1), found[1].place.position + 3)
     assert Scratch().read_bodies(segments, found) is None
-    rows = read_bodies(segments, found)
+    rows, _ = read_bodies(segments, found)
     assert [row.is_intact for row in rows] == [True, False, True]
     assert len(rows[1].body) == 3
 
