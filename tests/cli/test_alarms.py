@@ -67,6 +67,19 @@ def test_mqtt_refuses_publishes(low: Server) -> None:
         assert b"\x00\x07\x97" in puback, puback
 
 
+def test_stats_and_top_say_so(low: Server, tmp_path: Path) -> None:
+    [alarm] = low.request("GET", "/v1/stats")[1]["alarms"]
+    assert alarm.startswith("memory is low: this server uses ")
+    for command in (("stats",), ("stats", "q"), ("top", "--once", "--interval", "100ms")):
+        done = penstock(*command, "--url", low.url, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.startswith("warning: memory is low: this server uses "), command
+        assert "Publishes are held back" in done.stderr
+        assert "q " in done.stdout
+    top = json.loads(penstock("top", "--once", "--json", "--url", low.url, folder=tmp_path).stdout)
+    assert [one.partition(":")[0] for one in top["alarms"]] == ["memory is low"]
+
+
 def test_doctor_says_so(low: Server, tmp_path: Path) -> None:
     done = penstock("doctor", "--port", str(low.port), *LOW, "--json", folder=tmp_path)
     [alarm] = [one for one in json.loads(done.stdout)["checks"] if one["about"] == "alarm"]

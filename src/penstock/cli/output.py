@@ -227,6 +227,12 @@ def note_damage(damaged: Iterable[object]) -> None:
         note(f"warning: damaged in the store, passed over: {gap}. See 'penstock store verify'")
 
 
+def note_alarms(alarms: Iterable[str]) -> None:
+    """Warn of what the server is low on."""
+    for alarm in alarms:
+        note(f"warning: {alarm}. Publishes are held back, then refused; consumers go on")
+
+
 # Asking --------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from penstock.cli.commands.queues import GROUP_NUMBERS
 from penstock.cli.commands.stats import all_stats
-from penstock.cli.output import console, counted, json_line, make_table, print_table, printable
+from penstock.cli.output import console, counted, json_line, make_table, note_alarms, print_table, printable
 
 if TYPE_CHECKING:
     from penstock.api.inspect import QueueStats
@@ -56,6 +56,8 @@ class Frame(msgspec.Struct, frozen=True):
     seconds: float
     """Between the two samples that the rates are made from."""
     queues: list[Row]
+    alarms: list[str]
+    """What the server is low on, so that it holds publishes back."""
 
 
 def rate_text(rate: float) -> str:
@@ -92,12 +94,12 @@ class Watch:
 
     async def look(self) -> Frame:
         """The first time without rates."""
-        stats = await all_stats(self._client, self._prefix, show_all=self._show_all)
+        stats, alarms = await all_stats(self._client, self._prefix, show_all=self._show_all)
         now = time.monotonic()
         seconds = max(0.001, now - self._looked_at) if self._looked_at else 1.0
         rows = [row_of(one, self._before.get(one.queue), seconds) for one in stats]
         self._before, self._looked_at = {one.queue: one for one in stats}, now
-        return Frame(time.time_ns() // 1_000_000, seconds, self._sorted(rows))
+        return Frame(time.time_ns() // 1_000_000, seconds, self._sorted(rows), alarms)
 
     def _sorted(self, rows: list[Row]) -> list[Row]:
         field = {"in": "in_rate", "out": "out_rate"}.get(self._sort, self._sort)
@@ -123,6 +125,7 @@ async def print_lines(watch: Watch, *, once: bool) -> None:
 async def print_frame(watch: Watch) -> None:
     await watch.look()
     frame = await watch.next()
+    note_alarms(frame.alarms)
     print_table(TITLES, [row.cells() for row in frame.queues], numbers=NUMBERS, empty="There are no queues.")
 
 
@@ -149,12 +152,13 @@ def frame_of(frame: Frame, url: str, height: int) -> RenderableType:
         f"{counted(len(frame.queues), 'queue')}, {rate_text(sum(row.in_rate for row in frame.queues))}/s in, "
         f"{rate_text(sum(row.out_rate for row in frame.queues))}/s out"
     )
-    shown = frame.queues[: max(1, height - LINES_BESIDE)]
+    shown = frame.queues[: max(1, height - LINES_BESIDE - len(frame.alarms))]
     more = len(frame.queues) - len(shown)
     head = Text(f"penstock {printable(url)}  {clock}  {totals}", "bold")
+    alarms = [Text(f"{printable(alarm)}. Publishes are held back", "bold red") for alarm in frame.alarms]
     rest = f"{counted(more, 'more queue')}; --prefix chooses. " if more else ""
     end = Text(f"{rest}q quits", "dim")
-    return Group(head, Text(""), make_table(TITLES, [row.cells() for row in shown], NUMBERS), end)
+    return Group(head, *alarms, Text(""), make_table(TITLES, [row.cells() for row in shown], NUMBERS), end)
 
 
 async def is_set(event: asyncio.Event, seconds: float) -> bool:

@@ -22,6 +22,10 @@ from penstock.node.timers import Tasks
 
 MEMORY_EVERY_S: Final = 0.25
 DISKS_EVERY_S: Final = 1.0
+NEAR_EVERY_S: Final = 0.1
+"""How often a disk is looked at that is near its floor: a flood must not pass the floor between two looks."""
+NEAR: Final = 4
+"""Of the floor: with less room than that a disk is near it."""
 RELIEVE_EVERY_S: Final = 5.0
 MEMORY_ENDS_AT: Final = 0.9
 """Of the mark: below this the alarm ends."""
@@ -124,7 +128,8 @@ class Watermark:
                 free = await asyncio.to_thread(resources.disk_free, folder)
                 if free is not None:
                     self.judge_disk(name, free, folder)
-            await asyncio.sleep(DISKS_EVERY_S)
+            least = min(self.disk_free_bytes.values(), default=0)
+            await asyncio.sleep(NEAR_EVERY_S if least < NEAR * self._limits.disk_free_bytes else DISKS_EVERY_S)
 
     def judge_memory(self, used: int) -> None:
         mark, share = self.memory_mark, f"{self._limits.memory_share * 100:g} % of {_mib(self._of)}"

@@ -55,6 +55,18 @@ async def test_a_client_that_leaves_does_not_publish_when_the_alarm_is_over(fron
 
 
 @over_http()
+async def test_the_counts_of_queues_tell_what_is_low(front: Front) -> None:
+    await front.ok("PUT", "/v1/queues/q", {})
+    assert (await front.ok("GET", "/v1/stats"))["alarms"] == []
+    raise_alarm(front.broker)
+    answer = await front.ok("GET", "/v1/stats")
+    assert "q" in [one["queue"] for one in answer["queues"]]
+    assert [one.partition(":")[0] for one in answer["alarms"]] == ["memory is low"]
+    end_alarm(front.broker)
+    assert (await front.ok("GET", "/v1/stats"))["alarms"] == []
+
+
+@over_http()
 async def test_readiness_stays_200_and_tells_what_is_low(front: Front) -> None:
     assert await front.ok("GET", "/readyz") == {"status": "ready"}
     raise_alarm(front.broker)

@@ -9,7 +9,7 @@ import click
 from penstock.cli.commands.queues import GROUP_NUMBERS
 from penstock.cli.connection import answered
 from penstock.cli.names import all_option, complete_queue, prefix_option
-from penstock.cli.output import Answer, fields_of, listed
+from penstock.cli.output import Answer, fields_of, listed, note_alarms
 
 if TYPE_CHECKING:
     from penstock.api.inspect import QueueStats
@@ -26,7 +26,7 @@ TITLES: Final = ("queue", "group", "kind", *NUMBERS, "paused")
 @all_option
 @answered
 async def stats(client: AsyncClient, queue: str | None, prefix: str, show_all: bool) -> Answer:
-    """Show the counts of all queues, or of one.
+    """Show the counts of all queues, or of one; and a warning while the server is low on memory or disk.
 
     \b
     Examples:
@@ -36,7 +36,11 @@ async def stats(client: AsyncClient, queue: str | None, prefix: str, show_all: b
     """
     if queue is not None and prefix:
         raise click.UsageError("--prefix is for all queues; leave it out, or the queue's name")
-    found = [await client.stats(queue)] if queue is not None else await all_stats(client, prefix, show_all=show_all)
+    if queue is None:
+        found, alarms = await all_stats(client, prefix, show_all=show_all)
+    else:
+        found, alarms = [await client.stats(queue)], await alarms_of(client)
+    note_alarms(alarms)
     rows = [row for one in found for row in rows_of(one)]
     return listed(found if queue is None else found[0], TITLES, rows, numbers=NUMBERS, empty="There are no queues.")
 
@@ -54,9 +58,25 @@ def rows_of(one: QueueStats) -> list[tuple[object, ...]]:
     ]
 
 
-async def all_stats(client: AsyncClient, prefix: str = "", *, show_all: bool = False) -> list[QueueStats]:
-    """The counts of every queue of the namespace by name, page by page: a request for each would be many."""
+async def all_stats(
+    client: AsyncClient, prefix: str = "", *, show_all: bool = False
+) -> tuple[list[QueueStats], list[str]]:
+    """The counts of every queue of the namespace by name, and the server's alarms.
+
+    Page by page: a request for each queue would be many.
+    """
     from penstock.wire.http.answers import StatsAnswer
 
-    pages = client._pages(StatsAnswer, client._target("stats"), prefix, PAGE)
-    return [one async for page in pages for one in page.queues if show_all or not one.queue.startswith("$")]
+    found: list[QueueStats] = []
+    alarms: list[str] = []
+    async for page in client._pages(StatsAnswer, client._target("stats"), prefix, PAGE):
+        found += [one for one in page.queues if show_all or not one.queue.startswith("$")]
+        alarms = page.alarms
+    return found, alarms
+
+
+async def alarms_of(client: AsyncClient) -> list[str]:
+    from penstock.client.operations.codec import with_query
+    from penstock.wire.http.answers import StatsAnswer
+
+    return (await client._get(StatsAnswer, with_query(client._target("stats"), limit=1))).alarms

@@ -88,6 +88,8 @@ class QueuesAnswer(Struct, kw_only=True):
 class StatsAnswer(Struct, kw_only=True):
     queues: list[QueueStats]
     next: str | None
+    alarms: list[str] = []
+    """What the server that answers is low on: it holds publishes back and then refuses them; consumers are served."""
 
 
 class BindingsAnswer(Wrapped):

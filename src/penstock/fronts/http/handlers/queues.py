@@ -81,7 +81,7 @@ class StatsQuery(ListQuery, forbid_unknown_fields=True, kw_only=True):
 
 @ROUTES.add("GET", "/v1/stats", {200: StatsAnswer})
 async def stats(call: Call, query: StatsQuery) -> Answer:
-    """Counts of the queues of a namespace, by name."""
+    """Counts of the queues of a namespace, by name; and the server's alarms, while memory or disk is low."""
     page = await call.broker.queues_page(query.prefix, after=query.after, max=query.limit)
     found: list[QueueStats] = []
     for name, _ in page.queues:
@@ -89,4 +89,4 @@ async def stats(call: Call, query: StatsQuery) -> Answer:
             found.append(await call.broker.stats(name))
         if len(found) % STATS_AT_ONCE == 0:
             await asyncio.sleep(0)  # counts of a queue in memory are there without a wait
-    return json_answer(StatsAnswer(queues=found, next=page.next))
+    return json_answer(StatsAnswer(queues=found, next=page.next, alarms=list(call.broker.alarms())))
