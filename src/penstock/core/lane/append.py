@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.batch import EncodedBatch, Meta, select
-from penstock.core.dedup import dedup_key
+from penstock.core.dedup import dedup_key, dedup_keys
 from penstock.core.lane.state import LaneState
 from penstock.model import Message
 from penstock.model.appended import Appended
@@ -55,18 +55,17 @@ def append_batch(
     meta: Meta | None,
     stored: Stored = None,
     asked_ms: int | None = None,
+    keys: Sequence[bytes | None] | None = None,
 ) -> Appended:
-    """Append an encoded batch; it is stored as it is unless some of it is a duplicate."""
+    """Append an encoded batch; it is stored as it is unless some of it is a duplicate.
+
+    `keys` are those of its dedup ids, where they are known.
+    """
     duplicates: dict[int, int] = {}
     base = lane.end
     if meta is not None and meta.dedup_id is not None and lane.config.dedup_window_ms:
-        for index, id in enumerate(meta.dedup_id):
-            if id is None:
-                continue
-            partition = None if meta.partition is None else meta.partition[index]
-            first = _dedup(lane, now_ms, partition, id, base + index - len(duplicates), stored, asked_ms)
-            if first is not None:
-                duplicates[index] = first
+        keys = dedup_keys(meta.partition, meta.dedup_id) if keys is None else keys
+        duplicates = _dedup_many(lane, now_ms, keys, stored, asked_ms)
     if len(duplicates) == batch.count:
         return Appended(base, 0, duplicates)
     if duplicates:
@@ -80,7 +79,29 @@ def _dedup(
     lane: LaneState, now_ms: int, partition: str | None, id: str, offset: int, stored: Stored, asked_ms: int | None
 ) -> int | None:
     """The offset first published under this id; None if this is the first, which is then remembered."""
-    key = dedup_key(partition, id)
+    return _dedup_key(lane, now_ms, dedup_key(partition, id), offset, stored, asked_ms)
+
+
+def _dedup_many(
+    lane: LaneState, now_ms: int, keys: Sequence[bytes | None], stored: Stored, asked_ms: int | None
+) -> dict[int, int]:
+    """The offsets first published under these keys, by their places; the others are remembered."""
+    duplicates: dict[int, int] = {}
+    if lane.dedup.are_new(keys, stored):
+        lane.dedup.add_new(keys, lane.end, now_ms + lane.config.dedup_window_ms)
+        lane.dirty = True
+        return duplicates
+    for index, key in enumerate(keys):
+        if key is not None:
+            first = _dedup_key(lane, now_ms, key, lane.end + index - len(duplicates), stored, asked_ms)
+            if first is not None:
+                duplicates[index] = first
+    return duplicates
+
+
+def _dedup_key(
+    lane: LaneState, now_ms: int, key: bytes, offset: int, stored: Stored, asked_ms: int | None
+) -> int | None:
     first = lane.dedup.find(key, now_ms if asked_ms is None else asked_ms, stored)
     if first is None:
         lane.dedup.add(DedupRow(key, offset, now_ms + lane.config.dedup_window_ms))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.api.results import Receipt
+from penstock.api.slices import SLICE_ITEMS, in_slices, in_turns
 from penstock.api.ticket import Ticket
 from penstock.core.dedup import Dedup, dedup_key, publish_key
 from penstock.core.lane import Lane
@@ -96,7 +97,7 @@ class Publisher:
         lanes: list[Lane] = []
         for part in parts:
             lane = self._lanes.get(part.lane)
-            if lane is None or (not lane.dedup.complete and self._unsure(lane, part)):
+            if lane is None or (not lane.dedup.complete and self._must_ask(lane, part)):
                 return None
             lanes.append(lane)
         if not self._commits.has_room(size):
@@ -133,7 +134,7 @@ class Publisher:
             if first is not None:
                 return lane.published_before(asked_ms, first, part.ids(), known)
         if part.batch is not None:
-            appended = lane.append_batch(now_ms, part.batch, part.meta, known, part.asked_ms)
+            appended = lane.append_batch(now_ms, part.batch, part.meta, known, part.asked_ms, part.keys)
         else:
             appended = lane.append(now_ms, part.messages, known, part.asked_ms)
         if key is not None:
@@ -210,20 +211,23 @@ class Publisher:
 
     async def _stored_ids(self, part: Part, known: Known) -> dict[bytes, DedupRow] | None:
         lane = await self._lanes.run(part.lane, lambda lane: lane)
+        await in_turns(lane.dedup.forgetting())
         known.ask(lane)
-        keys = self._unsure(lane, part)
+        if lane.dedup.complete:
+            return None
+        asked_ms = self._clock.now_ms() if part.asked_ms is None else part.asked_ms
+        keys = await in_slices(_all_keys(part), lambda some: lane.dedup.unsure_of(some, asked_ms))
         if not keys:
             return None
         return {row.key: row for row in await self._lanes.store_of(part.lane).find_dedup(part.lane, keys)}
 
-    def _unsure(self, lane: Lane, part: Part) -> list[bytes]:
-        """The keys of a part's ids for which the store must be asked."""
-        if lane.dedup.complete:
-            return []
-        keys = [dedup_key(partition, id) for partition, id in _ids(part)]
-        if part.publish_id is not None:
-            keys.append(publish_key(part.publish_id))
-        return lane.dedup.unsure_of(keys, self._clock.now_ms() if part.asked_ms is None else part.asked_ms)
+    def _must_ask(self, lane: Lane, part: Part) -> bool:
+        """Whether the store must be asked for some of a part's ids; or, where they are many, whether that may be."""
+        has_ids = part.meta is None or part.meta.dedup_id is not None
+        if lane.dedup.is_overfull or (has_ids and part.count > SLICE_ITEMS):
+            return True
+        asked_ms = self._clock.now_ms() if part.asked_ms is None else part.asked_ms
+        return bool(lane.dedup.unsure_of(_all_keys(part), asked_ms))
 
     async def append_in_room(
         self, parts: Sequence[Part], check: Callable[[], None] | None, home: int | None
@@ -243,7 +247,11 @@ class Publisher:
         self._remote.nudge(results)
 
 
-def _ids(part: Part) -> list[tuple[str | None, str]]:
-    if part.meta is not None and part.meta.dedup_id is None:
-        return []
-    return [(partition, id) for partition, id in part.ids() if id is not None]
+def _all_keys(part: Part) -> list[bytes]:
+    """The keys of all its ids."""
+    keys: list[bytes] = []
+    if part.keys is not None:
+        keys = [key for key in part.keys if key is not None]
+    elif part.meta is None or part.meta.dedup_id is not None:
+        keys = [dedup_key(partition, id) for partition, id in part.ids() if id is not None]
+    return keys if part.publish_id is None else [*keys, publish_key(part.publish_id)]

@@ -25,6 +25,7 @@ from penstock.batch import (
     measured,
     select,
 )
+from penstock.core.dedup import dedup_keys
 from penstock.model import BATCH_MESSAGES_MAX, Message, check_message
 from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge, Unroutable
@@ -64,6 +65,8 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     """When it was published, if that was not now: what ids counted then counts."""
     origin: Origin | None = None
     """The record of a spool that it comes from, if it does: see `node/spool/positions.py`."""
+    keys: Sequence[bytes | None] | None = None
+    """The keys of its messages' dedup ids, where they were made before it is appended."""
 
     @property
     def count(self) -> int:
@@ -261,7 +264,7 @@ def _parts_of_checked(
 ) -> list[Part]:
     batch = measured(batch)
     if len(queue.lanes) == 1:
-        return [Part(queue, queue.lanes[0], (), batch, meta, indexes, publish_id)]
+        return [Part(queue, queue.lanes[0], (), batch, meta, indexes, publish_id, keys=_keys(meta))]
     by_lane: dict[int, list[int]] = {}
     for index in range(batch.count):
         partition = None if meta.partition is None else meta.partition[index]
@@ -271,8 +274,14 @@ def _parts_of_checked(
     for lane, chosen in by_lane.items():
         piece = batch if len(chosen) == batch.count else select(batch, chosen)
         piece_meta = meta if piece is batch else decode_meta(piece.meta, piece.count)
-        parts.append(Part(queue, lane, (), piece, piece_meta, _places(chosen, indexes), publish_id))
+        places = _places(chosen, indexes)
+        parts.append(Part(queue, lane, (), piece, piece_meta, places, publish_id, keys=_keys(piece_meta)))
     return parts
+
+
+def _keys(meta: Meta) -> Sequence[bytes | None] | None:
+    """Made here and not where they are looked up: this may be a thread, or have stops."""
+    return None if meta.dedup_id is None else dedup_keys(meta.partition, meta.dedup_id)
 
 
 def _places(chosen: Sequence[int], indexes: Sequence[int] | None) -> Sequence[int]:
