@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import threading
 from binascii import b2a_base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,15 +13,20 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pytest
 
 from penstock import Message
 from penstock.api.slices import SLICE_ITEMS
 from penstock.api.ticket import in_task
+from penstock.core.dedup import FORGET_AT_ONCE
+from penstock.core.seen import Seen
 from penstock.fronts.http.handlers import bodies
+from penstock.fronts.http.request import LONG_BODY_BYTES
 from penstock.model.rows import Commit
 from penstock.node.publish.parts import PART_MESSAGES
 from penstock.store.memory.engine import MemoryStore
 from penstock.wire.http import shapes
+from penstock.wire.http.large_json import PiecewiseDecoder
 from penstock.wire.http.shapes import MessageBody
 from tests.fronts.http.rig import Front, over_http
 from tests.scenarios.rig import turns, until
@@ -246,3 +252,113 @@ async def test_large_payloads_tell_whether_the_primary_group_is_done(front: Fron
     await front.ok("POST", f"/v1/leases/{claim['lease']}/settle", {"verdicts": [{"action": "ack"}]})
     read = await front.ok("GET", "/v1/queues/q/log", max=100)
     assert [one["done"] for one in read["messages"]] == [True, True, *[False] * (len(HUGE) - 2)]
+
+
+OUTLINE = b'{"messages":[{"payload":""}]}'
+
+
+def body_of(size: int) -> bytes:
+    """A publish of so many bytes in JSON."""
+    return OUTLINE.replace(b'""', b'"%b"' % (b"x" * (size - len(OUTLINE))))
+
+
+async def send_publish(front: Front, body: bytes, parts: int = 1) -> int:
+    """The answer's status to a publish whose body is sent in parts."""
+    wire = await front.connect()
+    head = b"POST /v1/queues/q/messages HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+    await wire.send(head + b"Content-Length: %d\r\n\r\n" % len(body))
+    step = -(-len(body) // parts)
+    for start in range(0, len(body), step):
+        await wire.send(body[start : start + step])
+    return int((await wire.reader.readuntil(b"\r\n")).split()[1])
+
+
+@over_http()
+async def test_a_long_body_is_decoded_on_a_thread_and_a_shorter_one_at_once(front: Front) -> None:
+    await front.ok("PUT", "/v1/queues/q", {})
+    threads: list[threading.Thread] = []
+    real = PiecewiseDecoder.decode
+
+    def noted(decoder: PiecewiseDecoder[Any], data: Any) -> Any:
+        threads.append(threading.current_thread())
+        return real(decoder, data)
+
+    with patch.object(PiecewiseDecoder, "decode", noted):
+        for parts in (1, 5):
+            assert await send_publish(front, body_of(LONG_BODY_BYTES - 1), parts) == 200
+        assert not threads
+        for parts in (1, 5):
+            assert await send_publish(front, body_of(LONG_BODY_BYTES), parts) == 200
+    assert threads
+    assert threading.main_thread() not in threads
+    claim = await front.broker.claim("q", max=10)
+    sizes = [LONG_BODY_BYTES - 1, LONG_BODY_BYTES - 1, LONG_BODY_BYTES, LONG_BODY_BYTES]
+    assert [len(payload) for payload in claim.payloads()] == [size - len(OUTLINE) for size in sizes]
+
+
+@over_http()
+async def test_others_are_answered_while_a_long_body_is_decoded(front: Front) -> None:
+    await front.ok("PUT", "/v1/queues/q", {})
+    may_end, has_begun = threading.Event(), threading.Event()
+    real = PiecewiseDecoder.decode
+
+    def held(decoder: PiecewiseDecoder[Any], data: Any) -> Any:
+        has_begun.set()
+        assert may_end.wait(60)
+        return real(decoder, data)
+
+    with patch.object(PiecewiseDecoder, "decode", held):
+        publishing = asyncio.create_task(send_publish(front, body_of(LONG_BODY_BYTES)))
+        await until(has_begun.is_set)
+        await front.publish("q", "another")
+        may_end.set()
+        assert await publishing == 200
+    assert (await front.broker.claim("q", max=10)).payloads()[0] == b"another"
+
+
+@over_http()
+async def test_a_long_body_that_is_wrong_is_refused_with_its_place(front: Front) -> None:
+    await front.ok("PUT", "/v1/queues/q", {})
+    listed: list[dict[str, Any]] = [{"payload": "x" * LONG_BODY_BYTES}, {"key": 5}]
+    reply = await front.call("POST", "/v1/queues/q/messages", {"messages": listed})
+    assert (reply.status, reply.code) == (400, "invalid_argument")
+    assert "$.messages[1].key" in reply.message
+    reply = await front.call("POST", "/v1/queues/q/messages", {"messages": listed[:1]}, wrong="1")
+    assert (reply.status, reply.code) == (400, "invalid_argument")
+    assert (await front.broker.stats("q")).messages == 0
+
+
+async def published_ids(front: Front, first: int, count: int, **query: Any) -> list[dict[str, Any]]:
+    listed = [{"payload": "x", "dedup_id": f"id {number}"} for number in range(first, first + count)]
+    answer = await front.ok("POST", "/v1/queues/q/messages", {"messages": listed}, **query)
+    results: list[dict[str, Any]] = answer["results"]
+    return results
+
+
+@pytest.mark.parametrize("query", [{}, {"publish_id": "once"}])
+@over_http()
+async def test_many_ids_are_looked_up_and_forgotten_in_slices(front: Front, query: dict[str, str]) -> None:
+    await front.ok("PUT", "/v1/queues/q", {})
+    with patch("penstock.core.dedup.IDS_IN_MEMORY_MAX", 100):
+        assert not any(place["duplicate"] for place in await published_ids(front, 0, 2 * MANY))
+        meter = Meter()
+        with (
+            patch.object(Seen, "may_hold", meter.counting(Seen.may_hold)),
+            patch.object(Seen, "add", meter.counting(Seen.add)),
+        ):
+            async with meter.running():
+                results = await published_ids(front, MANY, 2 * MANY, **query)
+        assert meter.total > 3 * MANY
+        assert meter.most <= FORGET_AT_ONCE + SLICE_ITEMS
+        assert [place["offset"] for place in results] == list(range(MANY, 3 * MANY))
+        assert [place["duplicate"] for place in results] == [True] * MANY + [False] * MANY
+    assert (await front.broker.stats("q")).messages == 3 * MANY
+
+
+@over_http()
+async def test_ids_that_come_twice_in_one_request_are_stored_once_and_in_one_commit(front: Front) -> None:
+    await front.ok("PUT", "/v1/queues/q", {})
+    listed = [{"payload": "x", "dedup_id": f"id {number % 4_999}"} for number in range(MANY)]
+    answer = await front.ok("POST", "/v1/queues/q/messages", {"messages": listed})
+    assert [place["offset"] for place in answer["results"]] == [number % 4_999 for number in range(MANY)]
+    assert (await front.broker.stats("q")).messages == 4_999

@@ -9,8 +9,12 @@ from typing import Final
 
 from penstock.api.principal import ANONYMOUS
 from penstock.batch import EncodedBatch, from_bytes, from_parts
+from penstock.batch.body import joined
 from penstock.fronts.answers import Share
 from penstock.wire.http.shapes import JSON_TYPE, encode_json
+
+LONG_BODY_BYTES: Final = 512 * 1024
+"""Bodies in JSON from this size on are decoded on a thread: so many bytes take some milliseconds."""
 
 _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 
@@ -57,12 +61,26 @@ class Request:
     @property
     def body(self) -> bytes:
         """All of it."""
-        return b"".join(self._parts) if self._parts else self._body
+        if not self._parts:
+            return self._body
+        self._taken_bytes = self.body_bytes
+        self._body, self._parts = joined(self._parts), []
+        return self._body
 
     @property
     def body_bytes(self) -> int:
         """How long it is."""
         return sum(map(len, self._parts)) if self._parts else len(self._body) or self._taken_bytes
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its body takes long to decode."""
+        return (self.body_bytes if self._parts else len(self._body)) >= LONG_BODY_BYTES
+
+    def drop_body(self) -> None:
+        """Nobody needs it any more: only its length is kept."""
+        self._taken_bytes = self.body_bytes
+        self._body, self._parts = b"", []
 
     def begins_with(self, data: bytes) -> bool:
         """Whether these are the first bytes of the body."""

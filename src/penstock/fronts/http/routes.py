@@ -8,6 +8,7 @@ exist.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl, unquote
@@ -15,9 +16,12 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from penstock.api.front_broker import FrontBroker
+from penstock.api.ticket import Ticket
+from penstock.fronts.answers import on_thread
 from penstock.fronts.http.errors import MALFORMED, MEDIA_TYPE, METHOD_NOT_ALLOWED, NO_SUCH_PATH, HttpError
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.model.errors import InvalidArgument, PenstockError
+from penstock.wire.http.large_json import PiecewiseDecoder
 from penstock.wire.http.shapes import BATCH_TYPE, JSON_TYPE
 
 if TYPE_CHECKING:
@@ -100,15 +104,27 @@ class Route:
         """What a JSON body must be: `null` does not stand for a batch."""
         self.body_schema = body_schema or self.json_body
         self._decoder = None if self.body is None else msgspec.json.Decoder(self.json_body)
+        self._long_decoder = None if self.json_body is None else PiecewiseDecoder(self.json_body)
 
     def call(self, call: Call, query: dict[str, str]) -> Awaitable[Answer | Stream]:
         """Decode what the handler takes, and run it."""
-        return self.handler(call, **self._arguments(call, query))
-
-    def _arguments(self, call: Call, query: dict[str, str]) -> dict[str, Any]:
-        arguments: dict[str, Any] = {}
+        if call.request.is_long and self._decoder is not None and self._takes_json(call.request):
+            later = self._call_later(call, query)
+            return later if self.needs_task else Ticket.of(later)
+        arguments = self._arguments(query)
         if self._decoder is not None:
             arguments["body"] = self._decoded(call.request)
+        return self.handler(call, **arguments)
+
+    async def _call_later(self, call: Call, query: dict[str, str]) -> Answer | Stream:
+        """The same of a body that takes long to decode: on a thread, so that others are answered meanwhile."""
+        arguments = self._arguments(query)
+        arguments["body"] = await on_thread(partial(self._long_decoded, call.request))
+        return await self.handler(call, **arguments)
+
+    def _arguments(self, query: dict[str, str]) -> dict[str, Any]:
+        """What it takes beside the body."""
+        arguments: dict[str, Any] = {}
         if self.query is not None:
             arguments["query"] = _convert(query, self.query)
         elif query:
@@ -119,20 +135,39 @@ class Route:
 
     def _decoded(self, request: Request) -> Any:
         assert self._decoder is not None
-        if self.takes_batch and request.headers.get(b"content-type") == _BATCH_TYPE:
+        if not self._takes_json(request):
             return None
+        try:
+            return self._decoder.decode(request.body or b"{}")
+        except UnicodeDecodeError as error:
+            raise _not_utf8(error) from None
+
+    def _long_decoded(self, request: Request) -> Any:
+        assert self._long_decoder is not None
+        try:
+            return self._long_decoder.decode(request.body)
+        except UnicodeDecodeError as error:
+            raise _not_utf8(error) from None
+        finally:
+            request.drop_body()
+
+    def _takes_json(self, request: Request) -> bool:
+        """Whether the body is JSON; False for a batch. Raises where it is neither."""
+        if self.takes_batch and request.headers.get(b"content-type") == _BATCH_TYPE:
+            return False
         media_type = request.media_type()
         if not media_type and not request.body:
             media_type = JSON_TYPE  # nothing is said about what is not there
         if self.takes_batch and media_type == BATCH_TYPE:
-            return None
+            return False
         if media_type != JSON_TYPE:
             known = f"{JSON_TYPE} or {BATCH_TYPE}" if self.takes_batch else JSON_TYPE
             raise HttpError(MEDIA_TYPE, f"Content-Type is {media_type!r}; {self.name} takes {known}")
-        try:
-            return self._decoder.decode(request.body or b"{}")
-        except UnicodeDecodeError as error:
-            raise HttpError(MALFORMED, f"the body is not UTF-8: {error}") from None
+        return True
+
+
+def _not_utf8(error: UnicodeDecodeError) -> HttpError:
+    return HttpError(MALFORMED, f"the body is not UTF-8: {error}")
 
 
 def _convert(query: dict[str, str], kind: type[Kind]) -> Kind:
