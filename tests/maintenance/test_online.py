@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
@@ -16,6 +19,7 @@ import pytest
 
 import penstock
 from penstock import Message
+from penstock.cli.dev.checkout import script_environment
 from penstock.client import AsyncClient
 from penstock.maintenance import following as following_module
 from penstock.maintenance import online
@@ -24,7 +28,9 @@ from penstock.maintenance.doctor import check_store
 from penstock.maintenance.online import copy_online, reopen
 from penstock.maintenance.verify import verify
 from penstock.model.errors import AlreadyExists, Closed, InvalidArgument, PenstockError, StoreCorrupt
-from tests.cli.servers import running
+from tests.cli.servers import FREE_PORTS, Server, running
+from tests.cli.servers import penstock as penstock_command
+from tests.cli.servers import until as wait_until
 from tests.maintenance.rig import ENGINE_NAMES, fill, flip, make, place_of, segment_of
 from tests.maintenance.test_copy import told
 
@@ -239,6 +245,82 @@ def test_a_copy_that_fails_in_the_pause_leaves_the_source_open(
             await broker.publish("mail", Message(b"goes on"))
 
     asyncio.run(main())
+
+
+HANGS = """
+import asyncio, sys
+from penstock.maintenance import following, online
+
+async def hang(*_):
+    print("in the pause", flush=True)
+    await asyncio.Event().wait()
+
+following.Following.finish = hang
+asyncio.run(online.copy_online(sys.argv[1], sys.argv[2]))
+"""
+"""A copy that comes to its pause and stays there."""
+WAY_OUT = "'penstock store reopen' opens this store again"
+
+
+def expect_refused(server: Server, lease: str) -> None:
+    """Whatever clients ask for, they are told why it is refused and the way out."""
+    message = {"messages": [{"payload": "never"}]}
+    asked: tuple[tuple[str, str, object], ...] = (
+        ("POST", "/v1/queues/work/messages", message),
+        ("POST", "/v1/queues/work/claim", {}),
+        ("POST", f"/v1/leases/{lease}/settle", {"verdicts": [{"action": "ack"}]}),
+        ("PUT", "/v1/queues/new", {}),
+        ("GET", "/readyz", None),
+    )
+    for method, path, body in asked:
+
+        def is_told(method: str = method, path: str = path, body: object = body) -> bool:
+            status, answer = server.request(method, path, body)
+            assert status == 503, answer
+            return WAY_OUT in answer["error"]["message"] and "target.db and closed" in answer["error"]["message"]
+
+        wait_until(is_told, f"{method} {path} says the way out")
+
+
+@pytest.mark.parametrize("engine", ENGINE_NAMES)
+def test_a_copy_that_is_killed_in_its_pause_leaves_the_source_closed_until_it_is_reopened(
+    engine: str, tmp_path: Path
+) -> None:
+    source, target = place_of(engine, tmp_path / "source"), str(tmp_path / "target.db")
+    with ExitStack() as stack:
+        server = stack.enter_context(running(tmp_path, "--store", source))
+        assert server.request("PUT", "/v1/queues/work", {})[0] == 201
+        messages = {"messages": [{"payload": "held"}, {"payload": "waits"}]}
+        assert server.request("POST", "/v1/queues/work/messages", messages)[0] == 200
+        lease = server.request("POST", "/v1/queues/work/claim", {"lease_seconds": 600})[1]["lease"]
+        command = [sys.executable, "-c", HANGS, source, target]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=script_environment()) as tool:
+            assert tool.stdout is not None
+            assert tool.stdout.readline() == "in the pause\n"
+            tool.kill()
+            assert tool.wait(DEADLINE_S) == -signal.SIGKILL
+        expect_refused(server, lease)
+        if engine == "sqlite":  # one server at a time has the file, and must be started again after all
+            server.stop()
+        refused = penstock_command("serve", "--store", source, "--port", "0", folder=tmp_path, **FREE_PORTS)
+        assert refused.returncode == 1
+        assert "target.db and closed: use that; 'penstock store reopen' opens this one again" in refused.stderr
+        assert [one for one in asyncio.run(check_store(source)) if one.state == "wrong" and "copied to" in one.text]
+        assert asyncio.run(queues_of(target)) == set(), "nobody takes it for a whole copy"
+
+        assert penstock_command("store", "reopen", source, folder=tmp_path).returncode == 0
+        if engine == "sqlite":
+            server = stack.enter_context(running(tmp_path, "--store", source))
+        wait_until(lambda: server.request("GET", "/readyz")[0] == 200, "the server goes on")
+        settle = f"/v1/leases/{lease}/settle"
+        wait_until(lambda: server.request("POST", settle, {"verdicts": [{"action": "ack"}]})[0] == 204, "acked")
+        claim = server.request("POST", "/v1/queues/work/claim", {"max": 10})[1]
+        assert [one["payload"] for one in claim["messages"]] == ["waits"], "nothing was lost, nothing comes again"
+
+
+async def queues_of(place: str) -> set[str]:
+    async with await penstock.open(place) as broker:
+        return set(await broker.queues()) - {"$events"}
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class Forwarder:
         """One attempt at the owner. Raises `TryAgain`, or `Unavailable` where it may have been done."""
         url = self.url(place)
         if url is None:
-            raise TryAgain(Unavailable("nobody owns this now"))
+            raise TryAgain(Unavailable(self._ownership.closed or "nobody owns this now"))
         try:
             answer = await self._while_owner(place, url, request, headers)
         except NotSent as failed:

@@ -18,6 +18,7 @@ import msgspec
 
 from penstock.model.errors import NotOwner, PenstockError, Unavailable
 from penstock.model.rows import REGISTRAR_SLOT, SLOTS, ClusterView, NodeRow, SlotRow
+from penstock.store.closing import closed_by, words_for
 
 SPREAD: Final = -1
 """In place of the slot of a queue whose lanes are in several slots: only a single node can serve it."""
@@ -129,6 +130,11 @@ class Ownership:
         """The incarnations that own these slots; 0 for nobody."""
         rows = {row.slot: row.node for row in self.view.slots}
         return {rows.get(slot, 0) for slot in slots}
+
+    @property
+    def closed(self) -> str:
+        """What clients are told where the store was copied to another place and closed; empty while it is open."""
+        return next(map(words_for, closed_by(self.view.nodes).values()), "")
 
     def others(self) -> list[NodeRow]:
         """The live nodes beside this one that can be reached."""

@@ -49,6 +49,8 @@ class Readiness:
             return "buffering"
         if not (self._ownership.is_sole or self._ownership.view.is_member):
             raise Unavailable("not ready: this node has not joined the others yet")
+        if self._ownership.closed:
+            raise Fenced(f"not ready: {self._ownership.closed}")
         now = asyncio.get_running_loop().time()
         if self._answered_at is None or now - self._answered_at >= SHARED_S:
             await self._ask(now)

@@ -9,8 +9,9 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.model.errors import Closed, Fenced
+from penstock.model.errors import Closed
 from penstock.model.rows import CatalogChanges, CatalogRow, ClusterView, Joined, Member, NodeRow, SlotRow
+from penstock.store.closing import fenced
 from penstock.store.contract import FAILS_CHECKSUM
 
 TOMBSTONES_MAX: Final = 10_000
@@ -144,7 +145,7 @@ class MemoryCoordination:
             held = self._slots[slot].epoch if slot in self._slots else None
             if held != epoch:
                 owner = self._owners.get(slot, "nobody")
-                raise Fenced(f"slot {slot} is at epoch {held} of {owner}, not at epoch {epoch}")
+                raise fenced(f"slot {slot} is at epoch {held} of {owner}, not at epoch {epoch}")
 
     def _epoch(self, slot: int) -> int:
         return self._slots[slot].epoch if slot in self._slots else 0

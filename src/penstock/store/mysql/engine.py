@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from penstock.api.ticket import in_task
 from penstock.model import INTEGER_MAX
-from penstock.model.errors import Closed, Fenced, Unavailable
+from penstock.model.errors import Closed, Unavailable
 from penstock.model.rows import (
     BatchHead,
     BatchRow,
@@ -34,6 +34,7 @@ from penstock.model.rows import (
     TraceRow,
 )
 from penstock.store.checking import check_batches
+from penstock.store.closing import fenced
 from penstock.store.contract import FAILS_CHECKSUM, Capabilities, Renewing, check_commit
 from penstock.store.mysql import commit as writing
 from penstock.store.mysql.enqueueing import MysqlEnqueueing
@@ -170,7 +171,7 @@ class MysqlStore:
         for slot, named in commit.epochs.items():
             epoch, owner = held.get(slot, ("none", "nobody"))
             if epoch != named:
-                return Fenced(f"slot {slot} is at epoch {epoch} of {owner}, not at epoch {named}")
+                return fenced(f"slot {slot} is at epoch {epoch} of {owner}, not at epoch {named}")
         return LeftOver(f"{self._pool.label}: rows that are left of a lane have to be removed first")
 
     async def _supersede(self) -> int:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from penstock.model.errors import Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
+from penstock.model.errors import InvalidArgument, PenstockError, StoreCorrupt, Unavailable
+from penstock.store.closing import fenced
 from penstock.store.postgres.apply import QUERIES
 from penstock.store.postgres.schema import DEFAULT_SCHEMA, FENCED, LEFT_OVER, SUPERSEDED, check_schema
 from penstock.store.sql.sweeping import LeftOver
@@ -252,7 +253,7 @@ def translated(error: Exception, label: str) -> PenstockError:
         state = error.sqlstate or ""
         text = f"{label}: {error} (SQLSTATE {state})"
         if state == FENCED:
-            return Fenced(str(error))
+            return fenced(str(error))
         if state == LEFT_OVER:
             return LeftOver(text)
         if state.startswith("22") or isinstance(error, asyncpg.DataError):

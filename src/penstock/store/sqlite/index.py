@@ -19,8 +19,9 @@ from time import perf_counter
 from typing import Final, TypeVar
 
 from penstock.api.ticket import Ticket
-from penstock.model.errors import Fenced, PenstockError
+from penstock.model.errors import PenstockError
 from penstock.model.rows import DedupRow
+from penstock.store.closing import fenced
 from penstock.store.sqlite.file import Connection, File, durably, in_transaction
 from penstock.store.sqlite.log import sync
 from penstock.store.sqlite.log.log import Entry, Log, LogPosition
@@ -227,7 +228,7 @@ class IndexedLog:
         for slot, epoch in draft.commit.epochs.items():
             held, owner = self._epochs.get(slot, (None, "nobody"))
             if held != epoch:
-                raise Fenced(f"slot {slot} is at epoch {held} of {owner}, not at epoch {epoch}")
+                raise fenced(f"slot {slot} is at epoch {held} of {owner}, not at epoch {epoch}")
 
     def _check_in_place(self) -> None:
         now = perf_counter()
