@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -136,6 +138,44 @@ def test_a_record_that_cannot_be_read_costs_its_messages_alone(
             assert [one.offset for one in claim] == [*range(7), *range(8, 20)]
 
     asyncio.run(consume())
+
+
+def test_a_block_that_the_disk_does_not_give_back_costs_its_messages_alone(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "penstock.db"
+    payloads = [random.Random(number).randbytes(5_000) for number in range(20)]
+
+    async def fill() -> None:
+        async with await penstock.open(path) as broker:
+            await broker.declare_queue("work")
+            await broker.declare_group("work", "default")
+            for payload in payloads:
+                await broker.publish("work", Message(payload))
+
+    asyncio.run(fill())
+    bad, real = segment_of(path).read_bytes().index(payloads[7]) // 4096 * 4096 + 4096, os.pread
+
+    def pread(descriptor: int, size: int, position: int) -> bytes:
+        is_log = os.fstat(descriptor).st_ino == segment_of(path).stat().st_ino
+        if is_log and position < bad + 4096 and position + size > bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, size, position)
+
+    monkeypatch.setattr(os, "pread", pread)
+    report = asyncio.run(verify(path))
+    assert not report.ok
+    assert {"checksum", "log"} <= {finding.check for finding in report.findings}, report.findings
+    done = repaired(path, target)
+    assert 1 <= done.lost <= 2
+
+    async def consume() -> list[bytes]:
+        async with await penstock.open(target) as broker:
+            return (await broker.claim("work", max=100)).payloads()
+
+    found = asyncio.run(consume())
+    assert len(found) == 20 - done.lost
+    assert set(found) <= {*payloads} - {payloads[7]}
 
 
 def test_a_lost_file_is_rebuilt_from_the_log(path: Path, target: Path) -> None:

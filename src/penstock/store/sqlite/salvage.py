@@ -200,6 +200,8 @@ class _Replay:
             return None
         if segment is None and path.stat().st_size:
             self._damage.append(Damage("log", "the head of the log file is damaged", file=str(path)))
+        if segment is not None:
+            segment.reads_past_faults = True
         return segment
 
     def _scanned(self, segment: Segment, following: int | None) -> Iterator[Scanned]:

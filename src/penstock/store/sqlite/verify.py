@@ -72,6 +72,7 @@ class LogCheck:
             if segment is None:
                 yield from self._headless(number, is_last=number == numbers[-1])
                 continue
+            segment.reads_past_faults = True
             with closing(segment):
                 self.segments += 1
                 yield from self._segment(segment, following, is_last=is_last)

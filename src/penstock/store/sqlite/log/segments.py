@@ -85,6 +85,8 @@ class Segment:
         self._identity = _identity(os.fstat(file))
         self._zeros_end = 0
         """Up to here we have written, if only zeros."""
+        self.reads_past_faults = False
+        """What the disk refuses to read is zeros: for tools that save the rest."""
 
     def is_in_place(self) -> bool:
         """Whether the path still leads to this file: what is written to one that was deleted is lost."""
@@ -133,7 +135,22 @@ class Segment:
 
     def read(self, position: int, end: int) -> bytes:
         """The bytes between two places, as far as the file goes."""
-        return os.pread(self._file, end - position, position)
+        try:
+            return os.pread(self._file, end - position, position)
+        except OSError as error:
+            if error.errno not in REFUSED or not self.reads_past_faults:
+                raise
+        end = min(end, self.bytes)
+        starts = range(position, end, _BLOCK_BYTES)
+        return b"".join(self._read_or_zeros(start, min(start + _BLOCK_BYTES, end)) for start in starts)
+
+    def _read_or_zeros(self, position: int, end: int) -> bytes:
+        try:
+            return os.pread(self._file, end - position, position)
+        except OSError as error:
+            if error.errno not in REFUSED:
+                raise
+            return bytes(end - position)
 
     def written_end(self, position: int) -> int:
         """Behind the last byte from a place on that is not zero; the place itself where there is none."""
@@ -158,10 +175,10 @@ class Segment:
 
     def record_at(self, position: int, *, bodies: bool = True) -> Found | None:
         """The whole record at a place, whatever its number; None where there is none. `bodies`: look at these too."""
-        head = parse_head(os.pread(self._file, HEAD.size, position))
+        head = parse_head(self.read(position, position + HEAD.size))
         if head is None or position + head.size > self.bytes:
             return None
-        rows = os.pread(self._file, head.rows_bytes, position + HEAD.size)
+        rows = self.read(position + HEAD.size, position + HEAD.size + head.rows_bytes)
         if not head.is_whole(seed_of(self._store_id, self.number, position), rows):
             return None
         found = Found(position, head, rows)
@@ -184,7 +201,7 @@ class Segment:
         overlap = len(MAGIC) - 1
         start = self._next_data(position + 1)
         while start < self.bytes:
-            data = os.pread(self._file, _SEARCH_BYTES + overlap, start)
+            data = self.read(start, start + _SEARCH_BYTES + overlap)
             at = data.find(MAGIC)
             while at >= 0:
                 found = self.record_at(start + at, bodies=False)
@@ -196,7 +213,7 @@ class Segment:
 
     def begins_record(self, position: int) -> bool:
         """Whether the bytes at a place look like the beginning of a record."""
-        return os.pread(self._file, len(MAGIC), position) == MAGIC
+        return self.read(position, position + len(MAGIC)) == MAGIC
 
     def _next_data(self, position: int) -> int:
         """Where something was ever written, from a place on: most of a new segment is only set aside."""
@@ -212,7 +229,7 @@ class Segment:
         checksum = 0
         for start in range(position, position + count, _SEARCH_BYTES):
             length = min(_SEARCH_BYTES, position + count - start)
-            checksum = crc32(os.pread(self._file, length, start), checksum)
+            checksum = crc32(self.read(start, start + length), checksum)
         return checksum
 
 
