@@ -72,7 +72,8 @@ def parsed(heads: Heads, data: bytes, options: HttpOptions | None = None) -> Req
 
 def fields(request: Request | Arriving | None) -> dict[str, object]:
     assert isinstance(request, Request)
-    names = [*(name for name in Request.__slots__ if not name.startswith("_")), "body", "body_bytes"]
+    shown = [name for name in Request.__slots__ if not name.startswith("_")]
+    names = [*(name for name in shown if name != "parts"), "body", "body_bytes"]  # whatever parts it came in
     return {name: getattr(request, name) for name in names}
 
 

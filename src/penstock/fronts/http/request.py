@@ -22,8 +22,8 @@ _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for 
 class Request:
     """One request, received whole."""
 
-    __slots__ = ("_body", "_parts", "_taken_bytes", "began", "headers", "id", "is_last", "is_old", "is_waiting",
-                 "keep_alive", "method", "principal", "route", "target", "waits")  # fmt: skip
+    __slots__ = ("_body", "_taken_bytes", "began", "headers", "id", "is_last", "is_old", "is_waiting",
+                 "keep_alive", "method", "parts", "principal", "route", "target", "waits")  # fmt: skip
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Request:
         self.target = target
         self.headers = headers
         """Those of `connection.WANTED` that were sent, by lower-case name."""
-        self._body, self._parts = (b"", body) if isinstance(body, list) else (body, [])
+        self._body, self.parts = (b"", body) if isinstance(body, list) else (body, [])
         self._taken_bytes = 0
         self.keep_alive = keep_alive
         self.is_old = is_old
@@ -61,37 +61,37 @@ class Request:
     @property
     def body(self) -> bytes:
         """All of it."""
-        if not self._parts:
+        if not self.parts:
             return self._body
         self._taken_bytes = self.body_bytes
-        self._body, self._parts = joined(self._parts), []
+        self._body, self.parts = joined(self.parts), []
         return self._body
 
     @property
     def body_bytes(self) -> int:
         """How long it is."""
-        return sum(map(len, self._parts)) if self._parts else len(self._body) or self._taken_bytes
+        return sum(map(len, self.parts)) if self.parts else len(self._body) or self._taken_bytes
 
     @property
     def is_long(self) -> bool:
-        """Whether its body takes long to decode."""
-        return (self.body_bytes if self._parts else len(self._body)) >= LONG_BODY_BYTES
+        """Whether its body takes long to decode. One that came in one part does not: that is one read of a socket."""
+        return bool(self.parts) and self.body_bytes >= LONG_BODY_BYTES
 
     def drop_body(self) -> None:
         """Nobody needs it any more: only its length is kept."""
         self._taken_bytes = self.body_bytes
-        self._body, self._parts = b"", []
+        self._body, self.parts = b"", []
 
     def begins_with(self, data: bytes) -> bool:
         """Whether these are the first bytes of the body."""
-        return bytes(self._parts[0]).startswith(data) if self._parts else self._body.startswith(data)
+        return bytes(self.parts[0]).startswith(data) if self.parts else self._body.startswith(data)
 
     def batch(self) -> EncodedBatch:
         """The body as an encoded batch, which one that came in parts becomes by being copied once; it is not kept."""
-        if not self._parts:
+        if not self.parts:
             return from_bytes(self._body)
         self._taken_bytes = self.body_bytes
-        parts, self._parts = self._parts, []
+        parts, self.parts = self.parts, []
         return from_parts(parts)
 
     def wait(self, seconds: float) -> float:

@@ -108,13 +108,16 @@ class Route:
 
     def call(self, call: Call, query: dict[str, str]) -> Awaitable[Answer | Stream]:
         """Decode what the handler takes, and run it."""
-        if call.request.is_long and self._decoder is not None and self._takes_json(call.request):
+        if call.request.parts and self._is_long(call.request):
             later = self._call_later(call, query)
             return later if self.needs_task else Ticket.of(later)
         arguments = self._arguments(query)
         if self._decoder is not None:
             arguments["body"] = self._decoded(call.request)
         return self.handler(call, **arguments)
+
+    def _is_long(self, request: Request) -> bool:
+        return self._decoder is not None and request.is_long and self._takes_json(request)
 
     async def _call_later(self, call: Call, query: dict[str, str]) -> Answer | Stream:
         """The same of a body that takes long to decode: on a thread, so that others are answered meanwhile."""
