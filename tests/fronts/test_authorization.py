@@ -15,6 +15,7 @@ from pika.exceptions import ChannelClosedByBroker
 import penstock
 from penstock import Message
 from penstock.api.principal import ANONYMOUS, Action, Kind, Principal
+from penstock.fronts.amqp091.replies import PREFIX as REPLIES
 from penstock.fronts.front import Front, Shared
 from penstock.fronts.registry import FRONTS
 from penstock.model.errors import Forbidden
@@ -67,8 +68,10 @@ async def served(name: str) -> AsyncIterator[Place]:
         guarded = broker.authorized_by(rules)
         front: Front = entry.build(guarded, options(**dict.fromkeys(entry.ports, 0)), Shared())
         await front.start()
-        yield Place(broker, rules, front.listening[0].port)
-        await front.stop()
+        try:
+            yield Place(broker, rules, front.listening[0].port)
+        finally:
+            await front.stop()
 
 
 def play(name: str, scenario: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
@@ -148,6 +151,42 @@ def test_amqp(action: Action, work: Callable[[Any], Any]) -> None:
         assert closed.reply_text.endswith(f"anonymous may not {action} 'q'")
         assert place.was_asked()
         assert (await place.broker.stats("q")).messages == 0
+
+    play("amqp", scenario)
+
+
+def publishing(exchange: str, key: str, *, is_transaction: bool = False) -> Callable[[Any], Any]:
+    def work(channel: Any) -> None:
+        (channel.tx_select if is_transaction else channel.confirm_delivery)()
+        channel.basic_publish(exchange, key, b"x")
+        if is_transaction:
+            channel.tx_commit()
+
+    return work
+
+
+ASKING: list[tuple[Kind, str, Callable[[Any], Any]]] = [
+    ("queue", "none", publishing("", "none")),
+    ("queue", "none", publishing("", "$queue/none")),
+    ("queue", "none", publishing("", "$queue/none", is_transaction=True)),
+    ("exchange", "x", publishing("x", "key")),
+    ("exchange", "x", publishing("x", "key", is_transaction=True)),
+    ("queue", f"{REPLIES}none", lambda channel: channel.queue_declare(f"{REPLIES}none", passive=True)),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "work"), ASKING)
+def test_amqp_does_not_tell_whether_it_exists(kind: Kind, name: str, work: Callable[[Any], Any]) -> None:
+    async def scenario(place: Place) -> None:
+        place.forbid("publish", kind, name)
+
+        def client() -> ChannelClosedByBroker:
+            with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", place.port)) as connection:
+                with pytest.raises(ChannelClosedByBroker) as caught:
+                    work(connection.channel())
+                return caught.value
+
+        assert (await asyncio.to_thread(client)).reply_code == Forbidden.row.amqp091
 
     play("amqp", scenario)
 

@@ -129,12 +129,12 @@ class FrontBroker(Broker, Protocol):
 
     # What this node knows, asked on the publish path where nothing may wait ---------------------------------
 
-    def knows_queue(self, name: str) -> bool:
-        """Whether this node knows such a queue in this namespace: `has_queue` without a wait."""
+    def knows_queue(self, name: str, action: Action) -> bool:
+        """Whether this node knows such a queue in this namespace. Only who may take the action there is told."""
         ...
 
-    def knows_exchange(self, name: str) -> bool:
-        """Whether this node knows such an exchange in this namespace."""
+    def knows_exchange(self, name: str, action: Action) -> bool:
+        """Whether this node knows such an exchange in this namespace. Only who may take the action there is told."""
         ...
 
     def knows_namespace(self) -> bool:

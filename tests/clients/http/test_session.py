@@ -83,7 +83,7 @@ def test_a_client_that_dies_is_missed() -> None:
             session = await begun.__aenter__()
             await session.declare_queue("mine", exclusive=True)
             await client.close()  # no renewal reaches the server any more
-            await until(lambda: not place.broker.knows_queue("mine"))
+            await until(lambda: not place.broker.knows_queue("mine", "browse"))
             with pytest.raises(Closed):
                 await begun.__aexit__(None, None, None)
 

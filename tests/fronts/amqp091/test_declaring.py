@@ -238,7 +238,7 @@ def test_a_queue_nobody_uses_expires() -> None:
     with served() as place:
         channel = place.channel()
         channel.queue_declare("q", arguments={"x-expires": 50})
-        waited(lambda: not place.broker.knows_queue("q"))
+        waited(lambda: not place.broker.knows_queue("q", "browse"))
 
 
 def test_vhosts_are_namespaces() -> None:
@@ -342,7 +342,7 @@ def test_deleting_exchanges() -> None:
         with closes(406, "in use"):
             place.channel().exchange_delete("x", if_unused=True)
         channel.queue_unbind("q", "x", "k")
-        waited(lambda: not place.broker.knows_exchange("x"))
+        waited(lambda: not place.broker.knows_exchange("x", "browse"))
         channel.exchange_delete("x")
         channel.exchange_declare("y")
         channel.exchange_delete("y", if_unused=True)

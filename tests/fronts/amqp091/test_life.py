@@ -104,7 +104,7 @@ def test_a_vhost_is_known_by_what_is_declared_in_it() -> None:
 def test_a_vhost_can_be_made_by_naming_it() -> None:
     with served(create_vhosts=True) as place:
         place.channel(virtual_host="shop").queue_declare("orders")
-        assert place.broker.in_namespace("shop").knows_queue("orders")
+        assert place.broker.in_namespace("shop").knows_queue("orders", "browse")
 
 
 def test_limits_on_connections_and_channels() -> None:
@@ -182,7 +182,7 @@ def test_an_error_closes_one_channel_and_its_number_can_be_used_again() -> None:
         client.hear(commands.Channel.OpenOk)
         client.send(1, commands.Queue.Declare(0, "q", passive=True))
         client.hear(commands.Queue.DeclareOk)
-        assert not place.broker.knows_queue("ignored")
+        assert not place.broker.knows_queue("ignored", "browse")
         client.close()
 
 
@@ -378,7 +378,7 @@ def test_many_channels_and_consumers_end_with_their_connection() -> None:
         assert place.server.measures.consumers == 20
         connection.close()
         waited(lambda: (place.server.measures.consumers, place.server.measures.channels) == (0, 0))
-        assert not any(place.broker.knows_queue(f"q{number}") for number in range(20))
+        assert not any(place.broker.knows_queue(f"q{number}", "browse") for number in range(20))
 
 
 def leaks(place: Served) -> tuple[int, int]:

@@ -127,7 +127,7 @@ def test_who_is_gone_is_not_answered(end: str) -> None:
             "connection": answers.channel.connection.close,
         }
         ways[end]()
-        waited(lambda: not place.broker.knows_queue(properties.reply_to))
+        waited(lambda: not place.broker.knows_queue(properties.reply_to, "browse"))
         worker = place.channel(confirms=True)
         with pytest.raises(pika.exceptions.UnroutableError):
             worker.basic_publish("", properties.reply_to, b"too late", mandatory=True)

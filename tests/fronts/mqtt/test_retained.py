@@ -217,6 +217,6 @@ async def test_a_will_into_a_queue_is_there(tmp_path: Path) -> None:
     async with opened(tmp_path) as front:
         client = await front.connect("client", will=Will("$queue/wills/key", payload=b"1"))
         client.cut()
-        await until(lambda: front.broker.knows_queue("wills"), "the queue is declared")
+        await until(lambda: front.broker.knows_queue("wills", "browse"), "the queue is declared")
         claim = await front.broker.claim("wills", wait=5, ack=True)
         assert [(one.key, one.payload) for one in claim.messages] == [("key", b"1")]

@@ -199,7 +199,7 @@ async def test_a_session_ends_after_its_expiry(tmp_path: Path) -> None:
         await client.subscribe("a")
         await client.disconnect()
         assert await front.broker.has_queue("mqtt/session/client")
-        await until(lambda: not front.broker.knows_queue("mqtt/session/client"), "the session has ended")
+        await until(lambda: not front.broker.knows_queue("mqtt/session/client", "browse"), "the session has ended")
         await until(lambda: not front.server.sessions.documents.all, "its document is gone")
         assert not (await front.connect("client", clean=False, expiry=1)).connack.session_present
 
@@ -216,7 +216,7 @@ async def test_a_session_whose_time_is_over_while_no_server_ran_is_not_resumed(t
     async with opened(tmp_path) as front:
         assert not (await front.connect("client", clean=False, expiry=60)).connack.session_present
         # What a crash left connected counts from the restart on.
-        await until(lambda: not front.broker.knows_queue("mqtt/session/other"), "the other session has ended")
+        await until(lambda: not front.broker.knows_queue("mqtt/session/other", "browse"), "the other session has ended")
 
 
 @scenario

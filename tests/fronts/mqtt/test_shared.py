@@ -82,7 +82,7 @@ async def test_the_queue_goes_with_its_last_member(tmp_path: Path) -> None:
         assert await one.unsubscribe("$share/group/a/#") == [0]
         assert await front.broker.has_queue(QUEUE)
         await two.disconnect()
-        await until(lambda: not front.broker.knows_queue(QUEUE), "the queue is deleted")
+        await until(lambda: not front.broker.knows_queue(QUEUE, "browse"), "the queue is deleted")
 
 
 @scenario
@@ -99,7 +99,7 @@ async def test_a_member_whose_session_stays_keeps_the_messages(tmp_path: Path) -
         client = await front.connect("member-0", clean=False, expiry=1)
         assert [(await client.message()).payload for _ in range(2)] == [b"1", b"2"]
         await client.disconnect()
-        await until(lambda: not front.broker.knows_queue(QUEUE), "the session and its share have ended")
+        await until(lambda: not front.broker.knows_queue(QUEUE, "browse"), "the session and its share have ended")
 
 
 @scenario

@@ -49,7 +49,7 @@ async def test_a_subscription_gets_the_numbers_at_once(tmp_path: Path) -> None:
         assert {name: int(values[name]) for name in expected} == expected
         assert int(values["bytes/received"]) > int(values["bytes/sent"]) > 0
         assert int(values["messages/stored"]) == int(values["store/messages/count"]) > 0
-        assert not front.broker.knows_queue("mqtt/session/client"), "nothing of it is stored"
+        assert not front.broker.knows_queue("mqtt/session/client", "browse"), "nothing of it is stored"
 
 
 @scenario

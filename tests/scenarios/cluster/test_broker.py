@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from penstock.api.principal import ANYONE, Authorizer
 from penstock.api.ticket import in_task
 from penstock.embedded import open_member
 from penstock.fronts.http.options import HttpOptions
@@ -28,9 +29,12 @@ Story = Callable[[ClusterBroker, Cluster, ClusterBroker, Cluster], Awaitable[Non
 
 
 @asynccontextmanager
-async def reaching(store: MemoryStore, name: str) -> AsyncIterator[tuple[ClusterBroker, Cluster]]:
+async def reaching(
+    store: MemoryStore, name: str, authorizer: Authorizer = ANYONE.authorizer
+) -> AsyncIterator[tuple[ClusterBroker, Cluster]]:
     options = ClusterOptions(heartbeat_ms=100, lease_ms=600_000)
-    broker = ClusterBroker.of(await open_member(store, SystemClock(), name=name, options=options))
+    member = await open_member(store, SystemClock(), name=name, options=options)
+    broker = ClusterBroker.of(member.authorized_by(authorizer))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(broker.close)
         server = HttpServer(broker, HttpOptions(port=0, token="secret"))

@@ -157,11 +157,11 @@ def test_a_queue_that_nobody_uses_stays_as_long_as_somebody_holds_it(home: Home,
         home.pass_time(broker, 5_000)
         await turns()
         if not holds:
-            await until(lambda: not broker.knows_queue("q"))
+            await until(lambda: not broker.knows_queue("q", "browse"))
             return
         assert "q" in await broker.queues()
         await broker.delete_group("q", "archive")
         home.pass_time(broker, 5_000)
-        await until(lambda: not broker.knows_queue("q"))
+        await until(lambda: not broker.knows_queue("q", "browse"))
 
     play(home, scenario)

@@ -1,13 +1,15 @@
 """Every operation asks whether its caller may do it, by the right action, before anything happens.
 
-The table names all operations of a broker; one that is missing here fails a test.
+The table names all operations of a broker; one that is missing here fails a test. It holds for a node that is alone,
+and for both of two, whichever of them owns what the operation is about.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,9 +18,12 @@ import penstock
 from penstock import Message, Verdict, encode
 from penstock.api.front_broker import FrontBroker
 from penstock.api.messages import Transaction
-from penstock.api.principal import Action, Kind, Principal
+from penstock.api.principal import ANONYMOUS, Action, Kind, Principal
 from penstock.model.errors import Forbidden
 from penstock.node.broker.local import LocalBroker
+from tests.scenarios.cluster.test_broker import reaching
+from tests.scenarios.cluster.test_slots import SharedStore
+from tests.scenarios.rig import until
 
 ALICE = Principal("alice")
 BATCH = encode([Message(b"x")])
@@ -33,13 +38,15 @@ class Asked(NamedTuple):
 
 
 class Refusing:
-    """Says no to all that it is told to, and notes what it was asked."""
+    """Says no to all that it is told to, and notes what it was asked. Anonymous, who made everything, may do all."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
         self.refuses: Callable[[Asked], bool] = lambda _: False
 
     def authorize(self, principal: Principal, action: Action, kind: Kind, namespace: str, name: str) -> None:
+        if principal == ANONYMOUS:
+            return
         asked = Asked(principal, action, kind, namespace, name)
         self.asked.append(asked)
         if self.refuses(asked):
@@ -99,7 +106,9 @@ OPERATIONS = [
     op("transaction.postpone", "consume", "queue", "q", LEASE, 1.0),
     op("transaction.release", "consume", "queue", "q", LEASE),
     op("attach", "consume", "queue", "q", "q"),
+    op("attach", "consume", "queue", "q", "q", ""),
     op("detach", "consume", "queue", "q", "q"),
+    op("detach", "consume", "queue", "q", "q", ""),
     op("stop_waiting", "consume", "queue", "q", "q"),
     op("browse", "browse", "queue", "q", "q"),
     op("history", "browse", "queue", "q", "q", 0),
@@ -112,6 +121,8 @@ OPERATIONS = [
     op("dead_ranges", "browse", "queue", "q", "q"),
     op("dead_reasons", "browse", "queue", "q", "q"),
     op("has_queue", "browse", "queue", "q", "q"),
+    op("knows_queue", "publish", "queue", "q", "q", "publish"),
+    op("knows_exchange", "publish", "exchange", "x", "x", "publish"),
     op("queue_options", "browse", "queue", "q", "q"),
     op("groups", "browse", "queue", "q", "q"),
     op("bindings", "browse", "exchange", "x", "x"),
@@ -159,7 +170,7 @@ EXEMPT = {
     *("in_namespace", "acting_as", "session", "begin_session", "new_session_name", "end_session"),  # views
     *("in_session", "locate_session", "new_session_id", "renew_session"),  # sessions by id, which is a secret
     *("queue", "exchange", "transaction"),  # handles: their operations ask
-    *("knows_queue", "knows_exchange", "knows_namespace"),  # by a front, before an operation that asks
+    "knows_namespace",  # that a namespace has something; its operations ask
     *("flush", "close", "drain", "check_ready", "is_alive"),  # when, not what
     *("damage", "alarms"),  # parts of readiness
     "keep_writing",  # by a front, of a queue of its own
@@ -178,31 +189,69 @@ ALSO = [
 """Operations that touch two things ask for both."""
 
 
-def play(scenario: Callable[[LocalBroker, Refusing, Any], Awaitable[None]]) -> None:
-    """Run on a broker that has one of everything, as Alice."""
+class Scene(NamedTuple):
+    """A broker that has one of everything."""
 
+    alice: FrontBroker
+    """The broker that is asked, as Alice."""
+    owner: FrontBroker
+    """The same, as who may do everything."""
+    authorizer: Refusing
+    lease: Any
+
+
+async def fill(owner: FrontBroker) -> Any:
+    """One of everything, and a lease."""
+    await owner.declare_queue("q")
+    await owner.declare_group("q", "stream", kind="stream")
+    for name in ("x", "x2"):
+        await owner.declare_exchange(name, kind="direct")
+    await owner.bind("x", "q")
+    await owner.declare_schedule("s", message=Message(b""), queue="q", interval_ms=3_600_000)
+    await owner.put_mark("m", 1)
+    await owner.publish_many("q", [Message(b"1"), Message(b"2")])
+    return await owner.claim("q", consumer="owner")
+
+
+@asynccontextmanager
+async def alone() -> AsyncIterator[Scene]:
+    authorizer = Refusing()
+    async with await penstock.open(None) as broker:
+        assert isinstance(broker, LocalBroker)
+        owner = broker.authorized_by(authorizer)
+        yield Scene(owner.acting_as(ALICE), owner, authorizer, await fill(owner))
+
+
+@asynccontextmanager
+async def among_others(asked: int) -> AsyncIterator[Scene]:
+    """Two nodes with the same rules. Whatever an operation is about, one of them does not own it."""
+    store, authorizer = SharedStore(), Refusing()
+    async with reaching(store, "one", authorizer) as (first, one), reaching(store, "two", authorizer) as (second, two):
+        await until(lambda: len(one.ownership.owned) == len(two.ownership.owned) == 32)
+        lease = await fill(first)
+        await until(lambda: second.knows_exchange("x2", "publish") and second.knows_queue("q", "publish"))
+        owner = (first, second)[asked]
+        yield Scene(owner.acting_as(ALICE), owner, authorizer, lease)
+
+
+PLACES: dict[str, Callable[[], AbstractAsyncContextManager[Scene]]] = {
+    "alone": alone,
+    "first of two": lambda: among_others(0),
+    "second of two": lambda: among_others(1),
+}
+
+
+def play(scenario: Callable[[Scene], Awaitable[None]], place: str = "alone") -> None:
     async def main() -> None:
-        authorizer = Refusing()
-        async with await penstock.open(None) as owner:
-            assert isinstance(owner, LocalBroker)
-            await owner.declare_queue("q")
-            await owner.declare_group("q", "stream", kind="stream")
-            for name in ("x", "x2"):
-                await owner.declare_exchange(name, kind="direct")
-            await owner.bind("x", "q")
-            await owner.declare_schedule("s", message=Message(b""), queue="q", interval_ms=3_600_000)
-            await owner.put_mark("m", 1)
-            await owner.publish_many("q", [Message(b"1"), Message(b"2")])
-            lease = await owner.claim("q", consumer="owner")
-            alice = owner.authorized_by(authorizer).acting_as(ALICE)
-            await scenario(alice, authorizer, lease)
+        async with PLACES[place]() as scene:
+            await scenario(scene)
 
-    asyncio.run(main())
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
-async def carry_out(operation: Operation, broker: LocalBroker, lease: Any) -> Any:
-    target = broker.transaction() if operation.method.startswith("transaction.") else broker
-    result = operation.call(target, lease)
+async def carry_out(operation: Operation, scene: Scene) -> Any:
+    target = scene.alice.transaction() if operation.method.startswith("transaction.") else scene.alice
+    result = operation.call(target, scene.lease)
     return await result if inspect.isawaitable(result) else result
 
 
@@ -210,40 +259,71 @@ def shown(operation: Operation) -> str:
     return f"{operation.method}-{operation.action}-{operation.kind}-{operation.name}"
 
 
+def wanted_by(operation: Operation) -> Asked:
+    return Asked(ALICE, operation.action, operation.kind, "default", operation.name)
+
+
+async def asks_first(operation: Operation, scene: Scene) -> None:
+    authorizer = scene.authorizer
+    authorizer.asked.clear()
+    authorizer.refuses = lambda _: True
+    before = await state(scene.owner)
+    with pytest.raises(Forbidden, match="alice may not"):
+        await carry_out(operation, scene)
+    assert authorizer.asked == [wanted_by(operation)], "the first thing that it does, and nothing after it"
+    assert await state(scene.owner) == before
+
+
+async def asks_for_this_too(operation: Operation, scene: Scene) -> None:
+    authorizer, wanted = scene.authorizer, wanted_by(operation)
+    authorizer.asked.clear()
+    authorizer.refuses = lambda asked: asked == wanted
+    before = await state(scene.owner)
+    with pytest.raises(Forbidden, match="alice may not"):
+        await carry_out(operation, scene)
+    assert authorizer.asked[-1] == wanted
+    assert len(authorizer.asked) > 1
+    assert await state(scene.owner) == before
+
+
 @pytest.mark.parametrize("operation", OPERATIONS, ids=shown)
 def test_an_operation_asks_first_and_is_refused(operation: Operation) -> None:
-    wanted = Asked(ALICE, operation.action, operation.kind, "default", operation.name)
-
-    async def scenario(broker: LocalBroker, authorizer: Refusing, lease: Any) -> None:
-        authorizer.refuses = lambda _: True
-        before = await state(broker)
-        with pytest.raises(Forbidden, match="alice may not"):
-            await carry_out(operation, broker, lease)
-        assert authorizer.asked == [wanted], "the first thing that it does, and nothing after it"
-        assert await state(broker) == before
-
-    play(scenario)
+    play(lambda scene: asks_first(operation, scene))
 
 
 @pytest.mark.parametrize("operation", ALSO, ids=shown)
 def test_an_operation_asks_for_all_that_it_touches(operation: Operation) -> None:
-    wanted = Asked(ALICE, operation.action, operation.kind, "default", operation.name)
-
-    async def scenario(broker: LocalBroker, authorizer: Refusing, lease: Any) -> None:
-        authorizer.refuses = lambda asked: asked == wanted
-        before = await state(broker)
-        with pytest.raises(Forbidden, match="alice may not"):
-            await carry_out(operation, broker, lease)
-        assert authorizer.asked[-1] == wanted
-        assert len(authorizer.asked) > 1
-        assert await state(broker) == before
-
-    play(scenario)
+    play(lambda scene: asks_for_this_too(operation, scene))
 
 
-async def state(broker: LocalBroker) -> Any:
+@pytest.mark.parametrize("place", ["first of two", "second of two"])
+def test_among_several_nodes_an_operation_asks_first_and_is_refused(place: str) -> None:
+    async def scenario(scene: Scene) -> None:
+        wrong = [operation for operation in OPERATIONS if not await passes(asks_first, operation, scene)]
+        assert [shown(operation) for operation in wrong] == []
+
+    play(scenario, place)
+
+
+@pytest.mark.parametrize("place", ["first of two", "second of two"])
+def test_among_several_nodes_an_operation_asks_for_all_that_it_touches(place: str) -> None:
+    async def scenario(scene: Scene) -> None:
+        wrong = [operation for operation in ALSO if not await passes(asks_for_this_too, operation, scene)]
+        assert [shown(operation) for operation in wrong] == []
+
+    play(scenario, place)
+
+
+async def passes(check: Callable[[Operation, Scene], Awaitable[None]], operation: Operation, scene: Scene) -> bool:
+    try:
+        await check(operation, scene)
+    except (AssertionError, pytest.fail.Exception):
+        return False
+    return True
+
+
+async def state(owner: FrontBroker) -> Any:
     """What there is, as its owner sees it."""
-    owner = broker.authorized_by(Refusing())
     queues = await owner.queues()
     stats = {name: await owner.stats(name) for name in queues}
     groups = {name: await owner.groups(name) for name in queues}
@@ -263,25 +343,27 @@ def test_the_table_has_every_operation() -> None:
     assert operations_of(FrontBroker) >= EXEMPT
 
 
-def test_views_keep_who_asks() -> None:
-    async def scenario(broker: LocalBroker, authorizer: Refusing, lease: Any) -> None:
-        elsewhere = broker.in_namespace("other")
+@pytest.mark.parametrize("place", PLACES)
+def test_views_keep_who_asks(place: str) -> None:
+    async def scenario(scene: Scene) -> None:
+        elsewhere = scene.alice.in_namespace("other")
         session = elsewhere.begin_session("a-session")
         await session.queues()
         await session.acting_as(Principal("bob")).queues()
-        asked = [(one.principal.name, one.namespace, one.name) for one in authorizer.asked]
+        asked = [(one.principal.name, one.namespace, one.name) for one in scene.authorizer.asked]
         assert asked == [("alice", "other", "other"), ("bob", "other", "other")]
         assert session.acting_as(Principal("bob")).consumer_name == session.consumer_name
 
-    play(scenario)
+    play(scenario, place)
 
 
-def test_a_lease_of_another_namespace_is_asked_for_there() -> None:
-    async def scenario(broker: LocalBroker, authorizer: Refusing, lease: Any) -> None:
-        await broker.in_namespace("other").ack(lease)
-        assert authorizer.asked == [Asked(ALICE, "consume", "queue", "default", "q")]
+@pytest.mark.parametrize("place", PLACES)
+def test_a_lease_of_another_namespace_is_asked_for_there(place: str) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.alice.in_namespace("other").ack(scene.lease)
+        assert scene.authorizer.asked == [Asked(ALICE, "consume", "queue", "default", "q")]
 
-    play(scenario)
+    play(scenario, place)
 
 
 def test_anyone_may_do_anything_by_default() -> None:

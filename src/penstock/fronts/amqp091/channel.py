@@ -32,7 +32,7 @@ from penstock.fronts.amqp091.publishing import ENCODE_FROM, RUN_BYTES, RUN_MESSA
 from penstock.fronts.amqp091.settling import Action, Place, Settling
 from penstock.fronts.amqp091.streams import GroupReader
 from penstock.fronts.amqp091.transactions import Transactions
-from penstock.model.errors import NotFound, PenstockError
+from penstock.model.errors import Forbidden, NotFound, PenstockError
 from penstock.wire.amqp091 import codes
 from penstock.wire.amqp091.events import Ack, Nack, Publish, Reject
 from penstock.wire.amqp091.methods import make
@@ -296,9 +296,15 @@ class Channel:
 
     def find_gone(self) -> None:
         for consumer in [one for one in self.consumers.values() if one.is_idle]:
-            if not self.broker.knows_queue(consumer.place.queue):
+            if not self._may_consume(consumer.place.queue):
                 self.consumer_gone(consumer)
                 self.connection.keep(asyncio.get_running_loop().create_task(consumer.stop()))
+
+    def _may_consume(self, queue: str) -> bool:
+        try:
+            return self.broker.knows_queue(queue, "consume")
+        except Forbidden:
+            return False
 
     # Ends -------------------------------------------------------------------------------------------------
 

@@ -196,7 +196,7 @@ async def make_reply_queue(channel: Channel) -> str:
 def _reply_queue_declared(channel: Channel, method: Queue.Declare) -> Frame | None:
     """A replier may ask this way whether anybody still waits, although the queue belongs to another."""
     name = method.queue
-    if name != replies.REPLY_TO and not channel.broker.knows_queue(name):
+    if name != replies.REPLY_TO and not channel.broker.knows_queue(name, "publish"):
         raise not_found("queue", name, channel.vhost)
     return _answer(method, make(Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
 

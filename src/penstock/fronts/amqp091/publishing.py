@@ -88,7 +88,10 @@ class Publishing:
         runs, fault = self.runs(events)
         if fault is not None or len(runs) != 1:
             return False
-        queue = self._queue_of(runs[0], runs[0].messages)
+        try:
+            queue = self._queue_of(runs[0], runs[0].messages)
+        except Forbidden:
+            return False  # in its turn it is refused
         if queue is None:
             return False
         ticket = self._channel.broker.publish_many(queue, runs[0].messages)
@@ -189,9 +192,11 @@ class Publishing:
     async def _together(self, runs: Sequence[Run]) -> bool:
         """Publish several runs with one commit; whether that was done. If not, nothing was."""
         broker = self._channel.broker
-        if not all(run.messages and (run.queue is None or broker.knows_queue(run.queue)) for run in runs):
-            return False
         try:
+            if not all(
+                run.messages and (run.queue is None or broker.knows_queue(run.queue, "publish")) for run in runs
+            ):
+                return False
             for run in runs:
                 await have_exchange(self._channel, run.exchange)
             transaction = broker.transaction()
@@ -277,9 +282,8 @@ class Publishing:
         if run.queue is not None or run.exchange or not messages:
             return run.queue if messages else None
         key = messages[0].key or ""
-        return (
-            key if all(message.key == key for message in messages) and self._channel.broker.knows_queue(key) else None
-        )
+        is_one = all(message.key == key for message in messages)
+        return key if is_one and self._channel.broker.knows_queue(key, "publish") else None
 
     # Answers ----------------------------------------------------------------------------------------------
 

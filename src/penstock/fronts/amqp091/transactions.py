@@ -35,8 +35,8 @@ class Transactions:
         for run in runs:
             if not run.messages:
                 raise precondition("an offset cannot be committed within a transaction; use another channel")
-            if run.exchange and run.exchange not in BUILT_IN and not channel.broker.knows_exchange(run.exchange):
-                raise not_found("exchange", run.exchange, channel.vhost)
+            if run.exchange and run.exchange not in BUILT_IN:
+                self._check_exchange(run.exchange)
         self._runs += runs
         self._size += sum(len(event.body) + len(event.properties) for event in events)
         self._count += len(events)
@@ -47,6 +47,14 @@ class Transactions:
             )
         if fault is not None:
             raise fault
+
+    def _check_exchange(self, name: str) -> None:
+        try:
+            is_known = self._channel.broker.knows_exchange(name, "publish")
+        except PenstockError as error:
+            raise fault_of(error) from None
+        if not is_known:
+            raise not_found("exchange", name, self._channel.vhost)
 
     def settle(self, tag: int, multiple: bool, action: Action) -> None:
         """Hold this; a tag that is not known is a fault at once."""
@@ -75,7 +83,7 @@ class Transactions:
         for run in runs:
             if run.queue is None:
                 transaction.publish_to(run.exchange, *run.messages)
-            elif channel.broker.knows_queue(run.queue):
+            elif channel.broker.knows_queue(run.queue, "publish"):
                 transaction.publish(run.queue, *run.messages)
             else:
                 nowhere += run.events

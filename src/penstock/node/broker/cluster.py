@@ -271,6 +271,7 @@ class ClusterBroker(FrontBroker):
         self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
     ) -> str:
         if not group and not self._owns(queue):  # no path leads to it: such a reader is not counted at another node
+            self.authorize("consume", "queue", queue)
             return self.consumer_name if consumer is None else consumer
         return await self._attach(queue, group, consumer=consumer, exclusive=exclusive)
 
@@ -279,6 +280,8 @@ class ClusterBroker(FrontBroker):
     ) -> None:
         if group or self._owns(queue):
             await self._detach(queue, group, consumer=consumer, keep=keep)
+        else:
+            self.authorize("consume", "queue", queue)
 
     _attach = at(queue, Broker.attach)
     _detach = at(queue, Broker.detach)
@@ -286,6 +289,7 @@ class ClusterBroker(FrontBroker):
     # What every node knows, and what is only about this one ------------------------------------------------
 
     queues = here(Broker.queues)
+    has_queue = here(Broker.has_queue)
     exchanges = here(Broker.exchanges)
     bindings = here(Broker.bindings)
     trace = here(Broker.trace)
@@ -306,9 +310,6 @@ class ClusterBroker(FrontBroker):
     new_session_name = here_now(FrontBroker.new_session_name)
     drain = here_now(FrontBroker.drain)
     flush = here_now(FrontBroker.flush)
-
-    async def has_queue(self, name: str) -> bool:
-        return self._local.knows_queue(name)
 
     @property
     def peering(self) -> Peering | None:

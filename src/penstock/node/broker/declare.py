@@ -12,6 +12,7 @@ from typing import Any, Final, Unpack
 from penstock.api.declare import BindingOptions, Declarations, Schedule
 from penstock.api.front_broker import QueuePage
 from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
+from penstock.api.principal import Action
 from penstock.api.slices import in_slices
 from penstock.core.schedule import check_schedule
 from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE, Binding, Message, check_headers, check_name
@@ -113,17 +114,18 @@ class LocalDeclarations(Names, Declarations):
         ]
 
     async def has_queue(self, name: str) -> bool:
-        self.authorize("browse", "queue", name)
-        return self.knows_queue(name)
+        return self.knows_queue(name, "browse")
 
-    def knows_queue(self, name: str) -> bool:
+    def knows_queue(self, name: str, action: Action) -> bool:
+        self.authorize(action, "queue", name)
         queue = self._services.catalog.queues.get((self._namespace, name))
         return queue is not None and not queue.deleting
 
     def knows_namespace(self) -> bool:
         return self._namespace == DEFAULT_NAMESPACE or self._services.catalog.knows_namespace(self._namespace)
 
-    def knows_exchange(self, name: str) -> bool:
+    def knows_exchange(self, name: str, action: Action) -> bool:
+        self.authorize(action, "exchange", name)
         return name in self._services.catalog.router(self._namespace).exchanges()
 
     async def queue_options(self, name: str) -> dict[str, Any]:

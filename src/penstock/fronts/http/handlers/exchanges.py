@@ -18,7 +18,7 @@ ROUTES = Routes(__name__)
 async def declare_exchange(call: Call, body: Options) -> Answer:
     """Create an exchange, or change the options named here."""
     name = call.names["exchange"]
-    status = 200 if name in await call.broker.exchanges() else 201
+    status = 200 if call.broker.knows_exchange(name, "declare") else 201
     await call.broker.declare_exchange(name, **known(body, ExchangeConfig))
     return json_answer(await _exchange(call), status)
 

@@ -20,6 +20,7 @@ ROUTES = Routes(__name__)
 async def declare_group(call: Call, body: Options) -> Answer:
     """Create a group, or change the options named here of the one that exists."""
     queue, group = call.names["queue"], call.names["group"]
+    call.broker.authorize("declare", "queue", queue)
     status = 200 if group in await call.broker.groups(queue) else 201
     await call.broker.declare_group(queue, group, **known(body, GroupConfig))
     return json_answer(await _group(call), status)

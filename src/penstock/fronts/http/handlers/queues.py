@@ -56,7 +56,7 @@ async def list_queues(call: Call, query: ListQuery) -> Answer:
 async def declare_queue(call: Call, body: Options) -> Answer:
     """Create a queue, or change the options named here of the one that exists."""
     name = call.names["queue"]
-    status = 200 if await call.broker.has_queue(name) else 201
+    status = 200 if call.broker.knows_queue(name, "declare") else 201
     await call.broker.declare_queue(name, **known(body, QueueConfig))
     return json_answer(await _queue(call, name), status)
 

@@ -16,6 +16,7 @@ ROUTES = Routes(__name__)
 async def declare_schedule(call: Call, body: ScheduleRequest) -> Answer:
     """Create or replace a schedule: a message for a queue or exchange, by cron expression or interval."""
     name = call.names["schedule"]
+    call.broker.authorize("declare", "schedule", name)
     status = 200 if any(schedule.name == name for schedule in await call.broker.schedules()) else 201
     schedule = await call.broker.declare_schedule(name, **body.arguments())
     return json_answer(ScheduleBody.from_result(schedule), status)

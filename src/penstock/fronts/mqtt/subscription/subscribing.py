@@ -44,7 +44,7 @@ class Subscribing:
     # A session's own queue ----------------------------------------------------------------------------------
 
     def has_queue(self, client_id: str) -> bool:
-        return self._broker.knows_queue(session_queue(client_id))
+        return self._broker.knows_queue(session_queue(client_id), "declare")
 
     async def make_queue(self, client_id: str, *, is_stored: bool) -> None:
         """The queue of a session. Among several nodes an ephemeral one could not be bound."""
