@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from penstock.fronts.mqtt.delivering import SessionSource, Source
-from penstock.fronts.mqtt.errors import Refusal, log
+from penstock.fronts.mqtt.errors import Refusal, connack_reason, log
 from penstock.fronts.mqtt.incoming import Incoming
 from penstock.fronts.mqtt.session.documents import Session
 from penstock.fronts.mqtt.session.window import Window
@@ -135,7 +135,7 @@ class Client:
         except Refusal as refusal:
             return self._refuse(refusal.reason, refusal.text)
         except PenstockError as error:
-            return self._refuse(Reason.SERVER_UNAVAILABLE, str(error))
+            return self._refuse(connack_reason(error), str(error))
         self.session = session
         self._set_up(session)
         keep_alive = options.max_keep_alive_seconds

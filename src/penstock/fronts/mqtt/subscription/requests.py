@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from penstock.fronts.mqtt.delivering import SharedSource
-from penstock.fronts.mqtt.errors import Refusal, log, refusal_of
+from penstock.fronts.mqtt.errors import Refusal, log, refusal_of, suback_reason, unsuback_reason
 from penstock.fronts.mqtt.mapping import for_subscription, origin_of
 from penstock.fronts.mqtt.publishing import EXCHANGE
 from penstock.fronts.mqtt.queues import QueueSource, StreamSource, prepare
@@ -16,7 +16,7 @@ from penstock.fronts.mqtt.subscription.subscriptions import MATCHED, Subscriptio
 from penstock.model.errors import Closed, NotFound, PenstockError
 from penstock.wire.mqtt.packets import Subscribe, Unsubscribe
 from penstock.wire.mqtt.packets import Subscription as Requested
-from penstock.wire.mqtt.reasons import Reason
+from penstock.wire.mqtt.reasons import REFUSAL, Reason
 
 if TYPE_CHECKING:
     from penstock.fronts.mqtt.client import Client
@@ -52,9 +52,8 @@ class SubscriptionRequests:
             except Closed:
                 raise
             except (PenstockError, Refusal) as error:
-                refusal = refusal_of(error)
-                reasons.append(_suback_reason(refusal.reason))
-                texts.append(refusal.text)
+                reasons.append(suback_reason(error))
+                texts.append(refusal_of(error).text)
         if made and self._session.is_stored:
             try:
                 await self._server.sessions.keep(self._session)
@@ -62,8 +61,9 @@ class SubscriptionRequests:
                 raise
             except PenstockError as error:
                 # They hold while the connection does; the client is told not to count on more.
-                reasons = [Reason.QUOTA_EXCEEDED for _ in reasons]
-                texts = [str(error)]
+                reason = suback_reason(error)
+                reasons = [given if given >= REFUSAL else reason for given in reasons]
+                texts.append(str(error))
                 made = []
         self._client.engine.suback(request.packet_id, reasons, text="; ".join(texts)[:500])
         self._client.connection.flush()
@@ -204,7 +204,7 @@ class SubscriptionRequests:
         except Closed:
             raise
         except PenstockError as error:
-            reasons = [Reason.UNSPECIFIED_ERROR for _ in request.filters]
+            reasons = [unsuback_reason(error) for _ in request.filters]
             text = str(error)[:500]
             for subscription in gone:
                 if subscription is not None and subscription.kind == "topic":
@@ -245,8 +245,3 @@ class SubscriptionRequests:
             return
         with suppress(NotFound):
             await self._broker.detach(subscription.queue, subscription.group, consumer=self._session.token)
-
-
-def _suback_reason(reason: Reason) -> int:
-    """A reason that a SUBACK can have."""
-    return Reason.TOPIC_FILTER_INVALID if reason == Reason.TOPIC_NAME_INVALID else reason
