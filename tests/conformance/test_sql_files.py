@@ -22,6 +22,10 @@ from tests.databases import mariadb, postgres
 
 ROOT = Path(__file__).parents[2]
 STORE = Path(penstock.store.__file__).parent
+PACKAGE = STORE.parent
+FOR_OTHERS = {PACKAGE / "enqueue.py", PACKAGE / "spark" / "tables.py"}
+"""Enqueue's statements are for the application's own driver, and it may import no store: they stay with it. The tables
+of Spark tell their users what to type."""
 ENGINES = ("sqlite", "postgres", "mysql")
 FILES = [STORE / engine / "queries.sql" for engine in ENGINES] + [STORE / "postgres" / "functions.sql"]
 
@@ -39,7 +43,7 @@ def test_every_query_has_a_description_and_a_caller(file: Path) -> None:
 
 def test_no_module_has_sql_in_it() -> None:
     verb = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE|REPLACE|CREATE|ALTER|DROP)\s+[\w{`\"*(]")
-    for source in STORE.glob("**/*.py"):
+    for source in set(PACKAGE.glob("**/*.py")) - FOR_OTHERS:
         # Docstrings and comments may speak of SQL; texts for people name statements that they run.
         found = [line for line in source.read_text().splitlines() if verb.search(line)]
         allowed = ("ALTER DATABASE", 'startswith("CREATE FUNCTION")', 'b"INSERT INTO leftovers"')

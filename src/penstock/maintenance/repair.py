@@ -42,6 +42,7 @@ from penstock.store.open import label_of, scheme_of
 from penstock.store.sqlite.file import make_private
 from penstock.store.sqlite.salvage import Salvaged, salvage
 from penstock.store.sqlite.snapshot import Snapshot, connect
+from penstock.store.sqlite.statements import SQL
 
 TOOL: Final = "penstock store repair"
 HEADS_AT_ONCE: Final = 256
@@ -100,7 +101,7 @@ def _check_places(source: str, target: str) -> None:
 
 
 def _highest(connection: sqlite3.Connection, counter: str) -> int:
-    row = connection.execute("SELECT value FROM counters WHERE name = ?", (counter,)).fetchone()
+    row = connection.execute(SQL.counter, (counter,)).fetchone()
     return int(row[0]) if row else 0
 
 
