@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.store.contract import Capabilities
+from penstock.store.memory.engine import MemoryStore
 from tests.one_slot import OneSlotStore
 from tests.simulation.cluster_world import run_cluster
 
 LEAST_BUFFERED = {2: 5, 3: 5}
 """The store is hardly away in those."""
+
+
+class FourAtOnce(MemoryStore):
+    """Each node may have four commits under way."""
+
+    capabilities = Capabilities(commits_under_way=4)
+
+
+class FourOfOneSlot(OneSlotStore):
+    """The same, and each commit is of one slot."""
+
+    capabilities = Capabilities(spans_slots=False, commits_under_way=4)
 
 
 @pytest.mark.parametrize("seed", range(7))
@@ -27,3 +41,13 @@ def test_nodes_lose_nothing_on_a_store_of_one_slot_at_a_time(seed: int) -> None:
     assert sum(map(len, world.confirmed.values())) > 300
     assert isinstance(world.disk, OneSlotStore)
     assert world.disk.promised > 100
+
+
+@pytest.mark.parametrize(
+    ("seed", "kind", "overlaps"), [(10, FourAtOnce, 3), (11, FourAtOnce, 3), (12, FourOfOneSlot, 100)]
+)
+def test_nodes_lose_nothing_with_four_commits_under_way(seed: int, kind: type[MemoryStore], overlaps: int) -> None:
+    world = run_cluster(seed, kind)
+    assert world.violations == []
+    assert sum(map(len, world.confirmed.values())) > 300
+    assert sum(member.store.overlaps for member in world.members) > overlaps
