@@ -78,7 +78,7 @@ def docstrings(config: Config) -> dict[str, str]:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             match below:
                 case ast.Expr(ast.Constant(str(text))):
-                    found[field.target.id] = text
+                    found[field.target.id] = " ".join(text.split())
     return found
 
 

@@ -177,3 +177,9 @@ def anchors(text: str) -> set[str]:
     """The headings of a page, as GitHub names them in addresses."""
     headings = re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_row_of_a_table_is_one_line(page: Path) -> None:
+    lines = FENCED.sub("", page.read_text()).splitlines()
+    assert [line for line in lines if line.startswith("|") and not line.endswith("|")] == []

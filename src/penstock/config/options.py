@@ -233,9 +233,9 @@ class Option(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What it does."""
+        """What it does, in one line."""
         kind = SECTIONS[self.section]
-        return docstrings(kind.__module__, kind.__name__)[self.name]
+        return " ".join(docstrings(kind.__module__, kind.__name__)[self.name].split())
 
     def shown(self, value: Any) -> Any:
         """A value as it may be printed."""
