@@ -4,7 +4,8 @@
 with the other. The operations are in the modules beside this, with their docstrings; implementations do not repeat
 them. `penstock.sync` and `penstock.Client` are the same without asyncio, generated from here by `tools/make_sync.py`.
 
-This package knows the model and batches: no event loop, node, store or socket. Next stop: `api/messages.py`, or
+This package knows the model and batches: no node, store or socket, and of asyncio only how a ticket is awaited
+(`ticket.py`) and how long work lets others have their turn (`slices.py`). Next stop: `api/messages.py`, or
 `node/broker/local.py` for what an operation does.
 """
 
@@ -35,7 +36,8 @@ class Broker(
 ):
     """An open broker, seen from one namespace and, perhaps, one session. Coroutines may share it.
 
-    Each operation returns when what it did is durable.
+    Each operation returns when what it did is durable. Await every one: in this process a publish or an ack has begun
+    when it is called, over HTTP (`AsyncClient`) each operation begins when it is awaited.
     """
 
     namespace: str
