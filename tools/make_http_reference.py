@@ -31,8 +31,11 @@ from penstock.wire.http.shapes import ARROW_TYPE, BATCH_TYPE, BATCHES_TYPE, JSON
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULT: Final = ROOT / "docs" / "http.md"
 
-CONFIGS: Final = {QueueConfig: "queues-declare_queue", GroupConfig: "groups-declare_group",
-                  ExchangeConfig: "exchanges-declare_exchange"}  # fmt: skip
+CONFIGS: Final = {
+    QueueConfig: "queues-declare_queue",
+    GroupConfig: "groups-declare_group",
+    ExchangeConfig: "exchanges-declare_exchange",
+}
 PATH_WORDS: Final = {
     "queue": "The queue's name.",
     "group": "The group's name; `default` is the one that claims use unless they name another.",
@@ -263,10 +266,16 @@ def classes(module: str) -> dict[str, ast.ClassDef]:
 
 
 NAMES: Final[dict[Any, str]] = {
-    bool: "true or false", int: "whole number", float: "number", str: "text", bytes: "base64", Any: "anything",
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    bytes: "base64",
+    Any: "anything",
     dict: "object",
-    Raw: "anything", type(None): "null",
-}  # fmt: skip
+    Raw: "anything",
+    type(None): "null",
+}
 
 
 def type_text(annotation: Any) -> str:

@@ -30,10 +30,16 @@ class Twin(NamedTuple):
 
 
 PARTS: Final = (
-    ("messages", "Publishing"), ("messages", "Consuming"), ("messages", "Streaming"), ("declare", "Declarations"),
-    ("inspect", "Inspection"), ("dead_letters", "DeadLetters"),
-    ("admin", "Administration"), ("scan", "Scans"), ("staging", "Staging"),
-)  # fmt: skip
+    ("messages", "Publishing"),
+    ("messages", "Consuming"),
+    ("messages", "Streaming"),
+    ("declare", "Declarations"),
+    ("inspect", "Inspection"),
+    ("dead_letters", "DeadLetters"),
+    ("admin", "Administration"),
+    ("scan", "Scans"),
+    ("staging", "Staging"),
+)
 """The protocols that `Broker` unites, in the order of the result; a test says when one is missing."""
 API: Final = (
     Twin("api/broker.py", "Broker", "SyncBroker"),

@@ -14,8 +14,19 @@ from bench.peers_lib.rabbitmq import RabbitMQClassic, RabbitMQQuorum
 from bench.peers_lib.redis_streams import Redis
 
 _ALL: Final[tuple[type[Peer], ...]] = (
-    Penstock, PenstockJson, PenstockPostgres, PenstockAmqp, RabbitMQQuorum, RabbitMQClassic, Redis, Nats, NatsDefault,
-    Postgres, PostgresInTransaction, PenstockMqtt, Mosquitto,
-)  # fmt: skip
+    Penstock,
+    PenstockJson,
+    PenstockPostgres,
+    PenstockAmqp,
+    RabbitMQQuorum,
+    RabbitMQClassic,
+    Redis,
+    Nats,
+    NatsDefault,
+    Postgres,
+    PostgresInTransaction,
+    PenstockMqtt,
+    Mosquitto,
+)
 PEERS: Final = {peer.name: peer for peer in _ALL}
 ONLY_WHEN_NAMED: Final = {"nats-default"}

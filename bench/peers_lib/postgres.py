@@ -23,10 +23,16 @@ POOL = 32
 TAKE_S = 0.2
 POLL_S = 0.005
 SETTINGS = {
-    "listen_addresses": "127.0.0.1", "fsync": "on", "synchronous_commit": "on", "full_page_writes": "on",
-    "shared_buffers": "256MB", "max_wal_size": "4GB", "max_connections": "120", "logging_collector": "off",
+    "listen_addresses": "127.0.0.1",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "shared_buffers": "256MB",
+    "max_wal_size": "4GB",
+    "max_connections": "120",
+    "logging_collector": "off",
     "max_locks_per_transaction": "256",
-}  # fmt: skip
+}
 
 
 class Postgres(Peer):

@@ -16,9 +16,20 @@ from bench.peers_lib.runs import Failed, Plan, Row
 from bench.peers_lib.workloads import WHAT
 
 HEADINGS = (
-    "workload", "peer", "messages", "msg/s", "± %", "msg/server CPU-s", "msg/client CPU-s", "p50 ms", "p99 ms",
-    "fsync ms", "peak MB", "lost", "dup",
-)  # fmt: skip
+    "workload",
+    "peer",
+    "messages",
+    "msg/s",
+    "± %",
+    "msg/server CPU-s",
+    "msg/client CPU-s",
+    "p50 ms",
+    "p99 ms",
+    "fsync ms",
+    "peak MB",
+    "lost",
+    "dup",
+)
 
 
 def json_line(row: Row) -> str:

@@ -218,10 +218,19 @@ def _with_django(connection: Any, given: Any, place: Place, end: End) -> None:
 
 
 LIBRARIES: list[Play] = [
-    with_psycopg, with_psycopg_cursor, with_psycopg_async, with_asyncpg, with_asyncpg_pool, with_sqlalchemy_connection,
-    with_sqlalchemy_session, with_sqlalchemy_async_connection, with_sqlalchemy_async_session,
-    with_sqlalchemy_scoped_session_of_psycopg, with_django, with_django_cursor,
-]  # fmt: skip
+    with_psycopg,
+    with_psycopg_cursor,
+    with_psycopg_async,
+    with_asyncpg,
+    with_asyncpg_pool,
+    with_sqlalchemy_connection,
+    with_sqlalchemy_session,
+    with_sqlalchemy_async_connection,
+    with_sqlalchemy_async_session,
+    with_sqlalchemy_scoped_session_of_psycopg,
+    with_django,
+    with_django_cursor,
+]
 
 
 # Tests ---------------------------------------------------------------------------------------------------

@@ -115,8 +115,12 @@ def with_django(url: str, end: End) -> None:
 
 
 LIBRARIES: list[Play] = [
-    with_pymysql, with_pymysql_cursor, with_sqlalchemy_connection, with_sqlalchemy_session, with_django,
-]  # fmt: skip
+    with_pymysql,
+    with_pymysql_cursor,
+    with_sqlalchemy_connection,
+    with_sqlalchemy_session,
+    with_django,
+]
 
 
 # Tests ---------------------------------------------------------------------------------------------------

@@ -10,9 +10,21 @@ import msgspec
 from penstock.api.inspect import QueueStats
 
 COUNTERS: Final = (
-    "delivered", "acked", "nacked", "rejected", "released", "postponed", "lease_expired", "left", "dead", "expired",
-    "dropped", "redriven", "purged", "committed",
-)  # fmt: skip
+    "delivered",
+    "acked",
+    "nacked",
+    "rejected",
+    "released",
+    "postponed",
+    "lease_expired",
+    "left",
+    "dead",
+    "expired",
+    "dropped",
+    "redriven",
+    "purged",
+    "committed",
+)
 """What is counted of each group, in the order of its list of counts."""
 
 SECONDS_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

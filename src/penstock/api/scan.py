@@ -14,15 +14,37 @@ from penstock.model.errors import InvalidArgument
 PLACE_COLUMNS: Final = ("queue", "queue_id", "lane", "offset", "payload", "published_at")
 """Columns of a scan's rows that need no metadata."""
 META_COLUMNS: Final = (
-    "partition", "headers", "content_type", "priority", "expires_at", "dedup_id", "trace_id", "correlation_id",
-    "key", "delay_ms", "not_before", "ttl_ms", "typed_headers",
-)  # fmt: skip
+    "partition",
+    "headers",
+    "content_type",
+    "priority",
+    "expires_at",
+    "dedup_id",
+    "trace_id",
+    "correlation_id",
+    "key",
+    "delay_ms",
+    "not_before",
+    "ttl_ms",
+    "typed_headers",
+)
 STATE_COLUMNS: Final = ("state", "attempts", "reason")
 """What a group makes of a message: only with `group`."""
 DEFAULT_COLUMNS: Final = (
-    "queue", "lane", "offset", "partition", "payload", "headers", "content_type", "priority", "published_at",
-    "expires_at", "dedup_id", "trace_id", "correlation_id",
-)  # fmt: skip
+    "queue",
+    "lane",
+    "offset",
+    "partition",
+    "payload",
+    "headers",
+    "content_type",
+    "priority",
+    "published_at",
+    "expires_at",
+    "dedup_id",
+    "trace_id",
+    "correlation_id",
+)
 _ALL_COLUMNS: Final = (*PLACE_COLUMNS, *META_COLUMNS, *STATE_COLUMNS)
 
 

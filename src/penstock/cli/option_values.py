@@ -33,8 +33,15 @@ FLAGS: Final[dict[str, tuple[Any, str]]] = {
 """Option → its type, what it does."""
 QUEUE_FLAGS: Final = tuple(FLAGS)
 GROUP_FLAGS: Final = (
-    "ordered", "prioritized", "lease_ms", "max_attempts", "backoff_ms", "max_in_flight", "rate", "dead_letter_to",
-)  # fmt: skip
+    "ordered",
+    "prioritized",
+    "lease_ms",
+    "max_attempts",
+    "backoff_ms",
+    "max_in_flight",
+    "rate",
+    "dead_letter_to",
+)
 
 
 def options_of(config: str, flags: tuple[str, ...] = ()) -> Decorator[Any]:

@@ -23,8 +23,13 @@ Kind = Literal["queue", "group", "exchange", "binding", "schedule"]
 Action = Literal["create", "change", "conflict", "unchanged", "delete"]
 
 SCHEDULE_DEFAULTS: Final[Options] = {
-    "queue": None, "exchange": None, "cron": None, "interval_ms": None, "timezone": "UTC", "description": "",
-}  # fmt: skip
+    "queue": None,
+    "exchange": None,
+    "cron": None,
+    "interval_ms": None,
+    "timezone": "UTC",
+    "description": "",
+}
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -179,8 +179,15 @@ class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 FIXED_QUEUE_OPTIONS: Final = (
-    "lanes", "ordered", "prioritized", "priority_max", "stream", "ephemeral", "exclusive", "debounce_ms",
-)  # fmt: skip
+    "lanes",
+    "ordered",
+    "prioritized",
+    "priority_max",
+    "stream",
+    "ephemeral",
+    "exclusive",
+    "debounce_ms",
+)
 FIXED_GROUP_OPTIONS: Final = ("kind", "start", "ordered", "prioritized")
 """Options that cannot change once something is declared; of an exchange, none can."""
 _Config = TypeVar("_Config", QueueConfig, GroupConfig, ExchangeConfig)

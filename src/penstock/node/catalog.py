@@ -50,8 +50,25 @@ class Group:
 class Queue:
     """A declared queue."""
 
-    __slots__ = ("_names", "coming", "config", "consumers", "deleting", "groups", "had_consumer", "id", "lanes", "name",
-                 "namespace", "only_consumer", "rotation", "session", "sizes", "slot", "used_ms")  # fmt: skip
+    __slots__ = (
+        "_names",
+        "coming",
+        "config",
+        "consumers",
+        "deleting",
+        "groups",
+        "had_consumer",
+        "id",
+        "lanes",
+        "name",
+        "namespace",
+        "only_consumer",
+        "rotation",
+        "session",
+        "sizes",
+        "slot",
+        "used_ms",
+    )
 
     def __init__(
         self,

@@ -97,7 +97,7 @@ WRONG_MESSAGES: Final[dict[str, Any]] = {
     "correlation id is a number": {"messages": [{"correlation_id": 1}]},
     "trace id is an object": {"messages": [{"trace_id": {}}]},
     "the second is wrong": {"messages": [{"payload": "x"}, {"payload": 2}]},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", WRONG_MESSAGES)
@@ -207,10 +207,29 @@ async def test_a_name_given_twice_counts_once_and_the_last_one_counts(front: Fro
 
 # Names ---------------------------------------------------------------------------------------------------
 
-NAMES: Final = ["a/b", "..", ".", "a b", "a?b", "a#b", "a%2Fb", "100%", "caf\u00e9", "\U0001f600" * 60, "x" * 255,
-"\u6d77" * 255,
-                "a+b", "a&b=c", "messages", "~", "a:b", "'; drop table queues; --", "<script>", "a\\b",
-                '"']  # fmt: skip
+NAMES: Final = [
+    "a/b",
+    "..",
+    ".",
+    "a b",
+    "a?b",
+    "a#b",
+    "a%2Fb",
+    "100%",
+    "caf\u00e9",
+    "\U0001f600" * 60,
+    "x" * 255,
+    "\u6d77" * 255,
+    "a+b",
+    "a&b=c",
+    "messages",
+    "~",
+    "a:b",
+    "'; drop table queues; --",
+    "<script>",
+    "a\\b",
+    '"',
+]
 
 
 @over_http(engine="sqlite")

@@ -17,8 +17,13 @@ from penstock.core.filters.values import PLAIN_KINDS, as_double, calculated, com
 Evaluate = Callable[[Mapping[str, Any], Any, int], Any]
 
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _MIRRORED: Final[dict[str, tree.CompareOperator]] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 

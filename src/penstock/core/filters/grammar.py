@@ -68,10 +68,19 @@ _VALUE_TERMINALS: Final = frozenset(
     {"NAME", "QUOTED", "PROPERTY", "STRING", "INTEGER", "FLOAT", "TRUE", "FALSE", "PLUS", "MINUS", "LPAR"}
 )
 _TERMINAL_WORDS: Final = {
-    "COMPARISON": "a comparison", "STRING": "a string in single quotes", "INTEGER": "a number", "FLOAT": "a number",
-    "PLUS": "'+'", "MINUS": "'-'", "TIMES": "'*'", "DIVIDE": "'/'", "LPAR": "'('", "RPAR": "')'", "COMMA": "','",
+    "COMPARISON": "a comparison",
+    "STRING": "a string in single quotes",
+    "INTEGER": "a number",
+    "FLOAT": "a number",
+    "PLUS": "'+'",
+    "MINUS": "'-'",
+    "TIMES": "'*'",
+    "DIVIDE": "'/'",
+    "LPAR": "'('",
+    "RPAR": "')'",
+    "COMMA": "','",
     "$END": "the end",
-}  # fmt: skip
+}
 
 
 def _keyword(word: str) -> str:

@@ -18,8 +18,13 @@ from penstock.wire.amqp091 import codes
 DELIVERY_LIMIT: Final = 20
 """For quorum queues that name none, as in RabbitMQ."""
 SPAN_UNITS_MS: Final = {
-    "Y": 365 * 86_400_000, "M": 30 * 86_400_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000,
-}  # fmt: skip
+    "Y": 365 * 86_400_000,
+    "M": 30 * 86_400_000,
+    "D": 86_400_000,
+    "h": 3_600_000,
+    "m": 60_000,
+    "s": 1_000,
+}
 NOT_HONOURED: Final = "it is not supported, so it is refused; leave it out"
 _SPAN: Final = re.compile(r"([0-9]{1,9})([YMDhms])")
 

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from penstock.fronts.amqp091.mapping import Outgoing
 
 REASONS: Final = {
-    "rejected": "rejected", "expired": "expired", "overflow": "maxlen", "attempts": "delivery_limit",
-}  # fmt: skip
+    "rejected": "rejected",
+    "expired": "expired",
+    "overflow": "maxlen",
+    "attempts": "delivery_limit",
+}
 
 
 def told(found: Outgoing, headers: Headers) -> Outgoing:

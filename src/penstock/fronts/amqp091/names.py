@@ -18,9 +18,12 @@ QUEUE_PREFIX: Final = "$queue/"
 RESERVED: Final = "amq."
 COMMIT: Final = "$commit"
 BUILT_IN: Final[dict[str, ExchangeKind]] = {
-    "amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.headers": "headers",
+    "amq.direct": "direct",
+    "amq.topic": "topic",
+    "amq.fanout": "fanout",
+    "amq.headers": "headers",
     "amq.match": "headers",
-}  # fmt: skip
+}
 """Exchanges that every namespace has, made when they are first named."""
 
 

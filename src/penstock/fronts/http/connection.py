@@ -30,9 +30,19 @@ if TYPE_CHECKING:
 
 REFUSALS: Final = (HttpError, PenstockError)
 WANTED: Final = frozenset(
-    (b"accept", b"authorization", b"content-encoding", b"content-type", b"host", b"last-event-id", b"origin",
-     b"traceparent", b"x-request-id", *OF_NODES)
-)  # fmt: skip
+    (
+        b"accept",
+        b"authorization",
+        b"content-encoding",
+        b"content-type",
+        b"host",
+        b"last-event-id",
+        b"origin",
+        b"traceparent",
+        b"x-request-id",
+        *OF_NODES,
+    )
+)
 """The headers that anybody here looks at; others are read and forgotten."""
 HEADERS_MAX: Final = 100
 PROGRESS_BYTES: Final = 16 * 1024 * 1024
@@ -46,11 +56,38 @@ log = logging.getLogger("penstock.http")
 class Connection(asyncio.Protocol):
     """See the module's description."""
 
-    __slots__ = ("_arriving", "_begun", "_body", "_body_bytes", "_closing", "_current", "_expects", "_has_body",
-                 "_head_bytes_max", "_header_count", "_headers", "_host", "_idle", "_is_begun", "_is_busy", "_is_head",
-                 "_loose_bytes", "_parsed_bytes",
-                 "_parser", "_place", "_requests", "_room", "_target", "_task", "_transport", "_version", "_whole",
-                 "_ticket", "deadline", "peer")  # fmt: skip
+    __slots__ = (
+        "_arriving",
+        "_begun",
+        "_body",
+        "_body_bytes",
+        "_closing",
+        "_current",
+        "_expects",
+        "_has_body",
+        "_head_bytes_max",
+        "_header_count",
+        "_headers",
+        "_host",
+        "_idle",
+        "_is_begun",
+        "_is_busy",
+        "_is_head",
+        "_loose_bytes",
+        "_parsed_bytes",
+        "_parser",
+        "_place",
+        "_requests",
+        "_room",
+        "_target",
+        "_task",
+        "_transport",
+        "_version",
+        "_whole",
+        "_ticket",
+        "deadline",
+        "peer",
+    )
 
     def __init__(self, host: HttpServer) -> None:
         self._host = host

@@ -22,8 +22,23 @@ _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for 
 class Request:
     """One request, received whole."""
 
-    __slots__ = ("_body", "_taken_bytes", "began", "headers", "id", "is_last", "is_old", "is_waiting",
-                 "keep_alive", "method", "parts", "principal", "route", "target", "waits")  # fmt: skip
+    __slots__ = (
+        "_body",
+        "_taken_bytes",
+        "began",
+        "headers",
+        "id",
+        "is_last",
+        "is_old",
+        "is_waiting",
+        "keep_alive",
+        "method",
+        "parts",
+        "principal",
+        "route",
+        "target",
+        "waits",
+    )
 
     def __init__(
         self,

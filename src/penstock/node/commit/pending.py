@@ -35,10 +35,32 @@ Publish = tuple[Ticket[Receipt], Unit]
 class Pending:
     """What the next commit will hold beside the lanes' own changes."""
 
-    __slots__ = ("after", "bytes", "callers", "catalog", "catalog_deleted", "deferred", "doubt", "enqueued_deleted",
-                 "enqueued_failed", "enqueued_retried", "is_barrier", "is_plain", "is_wanted", "lanes", "lanes_deleted",
-                 "outbox", "outbox_deleted", "probes", "publishes", "raw", "slots", "tickets", "traces",
-                 "traces_expired_ms")  # fmt: skip
+    __slots__ = (
+        "after",
+        "bytes",
+        "callers",
+        "catalog",
+        "catalog_deleted",
+        "deferred",
+        "doubt",
+        "enqueued_deleted",
+        "enqueued_failed",
+        "enqueued_retried",
+        "is_barrier",
+        "is_plain",
+        "is_wanted",
+        "lanes",
+        "lanes_deleted",
+        "outbox",
+        "outbox_deleted",
+        "probes",
+        "publishes",
+        "raw",
+        "slots",
+        "tickets",
+        "traces",
+        "traces_expired_ms",
+    )
 
     def __init__(self) -> None:
         self.lanes: dict[int, Lane] = {}

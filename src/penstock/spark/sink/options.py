@@ -17,9 +17,21 @@ from penstock.model.errors import InvalidArgument
 from penstock.spark.option_texts import UNITS_MS, OptionTexts
 
 OPTIONS: Final = (
-    "url", "token", "namespace", "queue", "exchange", "routingKey", "identity", "sinkName", "sourceUrl", "sourceToken",
-    "sourceNamespace", "transactionId", "changedBatch", "timeout",
-)  # fmt: skip
+    "url",
+    "token",
+    "namespace",
+    "queue",
+    "exchange",
+    "routingKey",
+    "identity",
+    "sinkName",
+    "sourceUrl",
+    "sourceToken",
+    "sourceNamespace",
+    "transactionId",
+    "changedBatch",
+    "timeout",
+)
 STREAM_ONLY: Final = ("changedBatch",)
 BATCH_ONLY: Final = ("transactionId",)
 OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})

@@ -24,12 +24,32 @@ from penstock.spark.times import now_ms
 Value = TypeVar("Value")
 
 OPTIONS: Final = (
-    "url", "token", "namespace", "queue", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
-    "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy", "maxRowsPerTrigger", "maxBytesPerTrigger", "minRowsPerTrigger",
-    "maxTriggerDelay", "minPartitions", "failOnDataLoss", "columns", "includePayload", "packed", "where", "cursor",
+    "url",
+    "token",
+    "namespace",
+    "queue",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "maxRowsPerTrigger",
+    "maxBytesPerTrigger",
+    "minRowsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "failOnDataLoss",
+    "columns",
+    "includePayload",
+    "packed",
+    "where",
+    "cursor",
     "group",
-)  # fmt: skip
+)
 STREAM_ONLY: Final = ("maxRowsPerTrigger", "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "cursor")
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "group")
 

@@ -19,9 +19,24 @@ from penstock.wire.http.endpoints import ENDPOINTS, NUMBERS, Endpoint, endpoints
 Register = Callable[[Handler], Handler]
 
 SUBJECTS: Final = (
-    "queues", "publishing", "staging", "marks", "consuming", "groups", "streams", "scans", "inspect", "dead",
-    "enqueued", "exchanges", "traces", "schedules", "sessions", "cluster", "system",
-)  # fmt: skip
+    "queues",
+    "publishing",
+    "staging",
+    "marks",
+    "consuming",
+    "groups",
+    "streams",
+    "scans",
+    "inspect",
+    "dead",
+    "enqueued",
+    "exchanges",
+    "traces",
+    "schedules",
+    "sessions",
+    "cluster",
+    "system",
+)
 """The modules beside this one that have routes, in the order of the documentation."""
 
 

@@ -30,13 +30,37 @@ from penstock.spark.source.planning import Heads, LaneSlice
 from penstock.spark.times import bound_us, microseconds
 
 COLUMNS: Final = (
-    "queue", "queue_id", "lane", "offset", "published_at", "partition", "payload", "headers", "typed_headers", "key",
-    "content_type", "priority", "ttl_ms", "delay_ms", "not_before", "dedup_id", "trace_id", "correlation_id",
-)  # fmt: skip
-MESSAGE: Final = (
-    "payload", "partition", "key", "typed_headers", "priority", "ttl_ms", "dedup_id", "content_type", "correlation_id",
+    "queue",
+    "queue_id",
+    "lane",
+    "offset",
+    "published_at",
+    "partition",
+    "payload",
+    "headers",
+    "typed_headers",
+    "key",
+    "content_type",
+    "priority",
+    "ttl_ms",
+    "delay_ms",
+    "not_before",
+    "dedup_id",
     "trace_id",
-)  # fmt: skip
+    "correlation_id",
+)
+MESSAGE: Final = (
+    "payload",
+    "partition",
+    "key",
+    "typed_headers",
+    "priority",
+    "ttl_ms",
+    "dedup_id",
+    "content_type",
+    "correlation_id",
+    "trace_id",
+)
 """What is published of a row."""
 UNIT_ROWS: Final = 200_000
 

@@ -30,9 +30,19 @@ from penstock.spark.source.planning import LaneSlice
 
 MARK: Final = "replay/"
 ASKED: Final = (
-    "lake", "queues", "to_queue", "to_exchange", "routing_key", "start", "end", "partitions", "headers", "where",
-    "live", "keep_dedup_ids",
-)  # fmt: skip
+    "lake",
+    "queues",
+    "to_queue",
+    "to_exchange",
+    "routing_key",
+    "start",
+    "end",
+    "partitions",
+    "headers",
+    "where",
+    "live",
+    "keep_dedup_ids",
+)
 """Options that decide what is published: a replay does not change on its way."""
 PACED_SECONDS: Final = 2.0
 """With a rate, a unit is what may be published in this many seconds."""

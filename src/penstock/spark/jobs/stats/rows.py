@@ -23,11 +23,34 @@ from pyspark.sql import functions as F
 from penstock.spark.jobs.triage.reasons import normalised
 
 EVENT_COLUMNS: Final = (
-    "queue", "event_queue_id", "event_lane", "event_offset", "event_index", "queue_id", "lane", "group", "kind",
-    "start_offset", "end_offset", "messages", "at", "attempt", "detail",
-)  # fmt: skip
-CLAIM_COLUMNS: Final = ("event_queue_id", "event_lane", "event_offset", "queue_id", "lane", "group", "start_offset",
-                        "end_offset", "at", "attempt")  # fmt: skip
+    "queue",
+    "event_queue_id",
+    "event_lane",
+    "event_offset",
+    "event_index",
+    "queue_id",
+    "lane",
+    "group",
+    "kind",
+    "start_offset",
+    "end_offset",
+    "messages",
+    "at",
+    "attempt",
+    "detail",
+)
+CLAIM_COLUMNS: Final = (
+    "event_queue_id",
+    "event_lane",
+    "event_offset",
+    "queue_id",
+    "lane",
+    "group",
+    "start_offset",
+    "end_offset",
+    "at",
+    "attempt",
+)
 PLACE: Final = ("event_queue_id", "event_lane", "event_offset")
 MINUTE_MS: Final = 60_000
 BUCKET: Final = 1_000

@@ -14,13 +14,34 @@ from penstock.spark.lake.comparison import CELL_OFFSETS, Cell, Lane
 from penstock.spark.lake.layout import EVENTS
 
 MESSAGE_IDS: Final = (
-    "partition", "key", "priority", "content_type", "dedup_id", "trace_id", "correlation_id", "delay_ms", "not_before",
-    "ttl_ms", "published_at",
-)  # fmt: skip
+    "partition",
+    "key",
+    "priority",
+    "content_type",
+    "dedup_id",
+    "trace_id",
+    "correlation_id",
+    "delay_ms",
+    "not_before",
+    "ttl_ms",
+    "published_at",
+)
 EVENT_IDS: Final = (
-    "event_index", "range_index", "namespace", "queue", "queue_id", "lane", "group", "kind", "start_offset",
-    "end_offset", "at", "consumer", "attempt", "detail",
-)  # fmt: skip
+    "event_index",
+    "range_index",
+    "namespace",
+    "queue",
+    "queue_id",
+    "lane",
+    "group",
+    "kind",
+    "start_offset",
+    "end_offset",
+    "at",
+    "consumer",
+    "attempt",
+    "detail",
+)
 
 
 def compared_columns(name: str) -> list[str]:
