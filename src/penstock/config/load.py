@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from penstock.config.options import OPTIONS, SECTIONS, BadValue, Config, Option, checked, parsed
 from penstock.declare.file import TABLES, Declarations, declarations_of
-from penstock.fronts.auth import Credentials, is_exposed
+from penstock.fronts.auth import Credentials, exposure
 from penstock.fronts.registry import FRONTS
 from penstock.model import suggestion
 from penstock.toml_file import FileProblems, TomlFile, read_toml
@@ -201,9 +201,5 @@ def is_unspecified(host: str) -> bool:
 def _open_doors(values: dict[tuple[str, str], Any], sources: dict[tuple[str, str], Source]) -> list[str]:
     credentials = Credentials(values["http", "token"], values["http", "insecure"])
     names = [entry.name for entry in FRONTS if values.get((entry.name, "enabled"), True)]
-    return [
-        f"{sources[name, 'host'].where}: {name}.host is {values[name, 'host']!r}, where others can reach the server, "
-        "and there is no http.token: set one (PENSTOCK_HTTP_TOKEN), listen on 127.0.0.1, or say http.insecure = true"
-        for name in names
-        if is_exposed(values[name, "host"], credentials)
-    ]
+    found = {name: exposure(name, values[name, "host"], credentials) for name in names}
+    return [f"{sources[name, 'host'].where}: {exposed}" for name, exposed in found.items() if exposed]

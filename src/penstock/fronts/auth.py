@@ -34,16 +34,19 @@ OPEN: Final = Credentials()
 
 def check_exposure(section: str, host: str, credentials: Credentials) -> None:
     """Raise where anyone on the network could do everything, unless the configuration says that this is fine."""
-    if is_exposed(host, credentials):
-        raise InvalidArgument(
-            f"{section}.host is {host!r}, which others can reach, and there is no http.token; "
-            "set one, or http.insecure = true if the network is trusted"
-        )
+    exposed = exposure(section, host, credentials)
+    if exposed:
+        raise InvalidArgument(exposed)
 
 
-def is_exposed(host: str, credentials: Credentials) -> bool:
-    """Whether a front that listens there is open to others."""
-    return not (credentials.token or credentials.insecure or is_loopback(host))
+def exposure(section: str, host: str, credentials: Credentials) -> str:
+    """How a front that listens there is open to everyone, and what to do; empty where it is not."""
+    if credentials.token or credentials.insecure or is_loopback(host):
+        return ""
+    return (
+        f"{section}.host is {host!r}, where others can reach the server, and there is no http.token: set one "
+        "(PENSTOCK_HTTP_TOKEN), listen on 127.0.0.1, or say http.insecure = true if the network is trusted"
+    )
 
 
 def is_loopback(host: str) -> bool:

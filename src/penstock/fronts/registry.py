@@ -28,6 +28,9 @@ class Entry(NamedTuple):
     options: type[FrontOptions]
     server: str
     """Module and class of its `Front`."""
+    is_for_nodes: bool = False
+    """Nodes reach each other through it: it is always there, and listens before a node joins its cluster and until it
+    has left. Only the first can be."""
 
     @property
     def ports(self) -> list[str]:
@@ -42,8 +45,9 @@ class Entry(NamedTuple):
 
 
 FRONTS: Final = (
-    # The first listens before a node joins its cluster and until it has left: through it, nodes reach each other.
-    Entry("http", "HTTP", HttpOptions, "penstock.fronts.http.server:HttpServer"),
+    Entry("http", "HTTP", HttpOptions, "penstock.fronts.http.server:HttpServer", is_for_nodes=True),
     Entry("amqp", "AMQP 0.9.1", AmqpOptions, "penstock.fronts.amqp091.server:AmqpServer"),
     Entry("mqtt", "MQTT", MqttOptions, "penstock.fronts.mqtt.server:MqttServer"),
 )
+FOR_NODES: Final = FRONTS[0]
+"""The one that `is_for_nodes`."""

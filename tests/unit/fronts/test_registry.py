@@ -17,7 +17,7 @@ from penstock.config import Config, Given, load
 from penstock.config.options import SECTIONS
 from penstock.fronts.front import Address, Front, Shared
 from penstock.fronts.listening import CannotListen
-from penstock.fronts.registry import FRONTS, Entry
+from penstock.fronts.registry import FOR_NODES, FRONTS, Entry
 from penstock.node.broker import LocalBroker
 from tests.local import open_local
 
@@ -146,3 +146,7 @@ def test_a_new_front_is_one_folder_and_one_line() -> None:
             if folder not in path.parents and module.rpartition(".")[0] in path.read_text()
         ]
         assert users == ["fronts/registry.py"]
+
+
+def test_nodes_reach_each_other_by_the_first_front_alone() -> None:
+    assert [entry for entry in FRONTS if entry.is_for_nodes] == [FOR_NODES] == [FRONTS[0]]

@@ -38,6 +38,7 @@ from penstock.config.load import is_unspecified
 from penstock.declare.plan import StepFailed, plan_all, take
 from penstock.embedded import NodeSettings, open_member, open_store, open_usable, spool_settings
 from penstock.fronts.front import Front
+from penstock.fronts.registry import FOR_NODES
 from penstock.model.errors import Closed, PenstockError, StoreCorrupt
 from penstock.node.broker import LocalBroker
 from penstock.node.broker.cluster import ClusterBroker
@@ -162,7 +163,7 @@ async def serve(loaded: Loaded) -> None:
             patience_s = PATIENCE_S if isinstance(broker, ClusterBroker) else 0.0
             for name, front in fronts.items():
                 await patiently(partial(listen, stack, name, front), patience_s)
-                if name == "http" and isinstance(broker, ClusterBroker):
+                if name == FOR_NODES.name and isinstance(broker, ClusterBroker):
                     declared = await join(broker, loaded, front)
                     # Before HTTP stops: it sends requests on to the nodes that take over.
                     stack.push_async_callback(broker.cluster.leave)

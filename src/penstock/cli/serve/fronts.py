@@ -16,7 +16,7 @@ from penstock.config import Config, Loaded
 from penstock.fronts.answers import Answers
 from penstock.fronts.front import Front, Shared
 from penstock.fronts.listening import CannotListen
-from penstock.fronts.registry import FRONTS
+from penstock.fronts.registry import FOR_NODES, FRONTS
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.store.open import label_of
 from penstock.version import VERSION
@@ -100,7 +100,7 @@ def cannot_listen(name: str, error: CannotListen) -> CannotStart:
     if isinstance(cause, socket.gaierror):
         return CannotStart(f"{name}.host is {host!r}, which is no address here: {cause.strerror}")
     flag = flag_of(name, error.option)
-    if name != "http":
+    if name != FOR_NODES.name:
         flag += f", or --no-{name} to do without {name.upper()}"
     advice: dict[Any, str] = {
         errno.EADDRINUSE: f"it is in use, perhaps by another penstock: choose another {flag}; 0 takes a free one",
@@ -116,13 +116,13 @@ def cannot_listen(name: str, error: CannotListen) -> CannotStart:
 def announcement(loaded: Loaded, fronts: Mapping[str, Front], declared: dict[str, int]) -> str:
     """What is printed when the server is ready: where it listens, what it declared, and lines to paste and try."""
     config = loaded.config
-    url = fronts["http"].listening[0].url
+    url = fronts[FOR_NODES.name].listening[0].url
     lines = [f"Penstock {VERSION} listens on {url} and keeps its data in {label_of(config.store.path)}"]
     if loaded.file is not None:
         counts = ", ".join(f"{count} {DONE[action]}" for action, count in declared.items())
         lines.append(f"Configured by {loaded.file}" + (f"; declared from it: {counts}" if counts else ""))
     for entry in FRONTS:
-        if entry.name != "http" and entry.name in fronts:
+        if not entry.is_for_nodes and entry.name in fronts:
             places = " and ".join(address.url for address in fronts[entry.name].listening)
             lines.append(f"{entry.title} is at {places}")
     token = ' -H "Authorization: Bearer $PENSTOCK_TOKEN"' if config.http.token else ""
