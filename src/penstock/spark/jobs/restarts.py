@@ -38,7 +38,8 @@ OF_SPARK: Final = (
     "Futures timed out",
     "RpcTimeoutException",
 )
-"""What Spark says of processes and connections of its own that it lost; the session itself is still there."""
+"""What Spark says of processes and connections of its own that it lost; the session itself is still there. It has no
+code for these: see docs/decisions/0034-texts-of-others.md."""
 _OURS: Final = re.compile(r"\bpenstock(?:\.\w+)*\.(\w+): ")
 
 logger = logging.getLogger(__name__)

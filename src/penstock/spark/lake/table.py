@@ -309,6 +309,6 @@ def _explained(error: Exception, what: str) -> LakeError:
         known = full_disk(error, what)
         if isinstance(known, LakeFull):
             return known
-    if "No space left" in str(error):
+    if "No space left" in str(error):  # of the Delta library, which has no number for it
         return LakeFull(f"{what}: no space is left. Nothing of it is visible; free some and run the job again: {error}")
     return LakeError(f"{what}: {error}")

@@ -319,7 +319,7 @@ def translated(error: Exception, label: str) -> PenstockError:
         return failure
     if isinstance(error, UnicodeEncodeError | OverflowError):
         return InvalidArgument(f"{label}: a value that the server cannot keep: {error}")
-    if isinstance(error, RuntimeError) and "cryptography" in str(error):
+    if isinstance(error, RuntimeError) and "cryptography" in str(error):  # of PyMySQL, which has no number for it
         return InvalidArgument(
             f"{label}: the server wants the password encrypted; name tls=yes in the store's URL, or install the "
             "package cryptography"
