@@ -75,7 +75,7 @@ class Wires:
         return member.node.cluster
 
     async def poke(self, url: str) -> None:
-        await self._call(self._cluster(url).poked())
+        await self._call(self._cluster(url).notify_changed())
 
     async def end_session(self, url: str, session: str) -> None:
         await self._call(self._cluster(url).end_session(session))

@@ -62,13 +62,13 @@ class Administration(Protocol):
         """
 
     async def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
-        """Try enqueued messages again that could not be published, all of this namespace unless some are named.
+        """Retry enqueued messages that failed: the given ids, or all in this namespace.
 
         Returns how many. What waits for a queue, an exchange or a binding is tried again when that is declared.
         """
 
     async def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
-        """Let enqueued messages go that could not be published, all of this namespace unless some are named.
+        """Delete enqueued messages that failed: the given ids, or all in this namespace.
 
         Returns how many.
         """

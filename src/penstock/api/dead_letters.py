@@ -23,7 +23,7 @@ class DeadMessage(msgspec.Struct, frozen=True):
 
 
 class DeadList(list[DeadMessage]):
-    """Dead letters, and which of those that were looked at are damaged in the store: these have nothing to show."""
+    """A list of dead letters; `damaged` names those that could not be read."""
 
     def __init__(self, dead: Iterable[DeadMessage] = (), damaged: Sequence[DamagedRange] = ()) -> None:
         super().__init__(dead)
@@ -94,9 +94,8 @@ class DeadLetters(Protocol):
     ) -> DeadList:
         """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter.
 
-        Offsets count in every lane, unless one is named; with `until_ms`, only what died then or before. Fewer than
-        `max` where these have about 16 MiB. Those that are damaged in the store are passed over: `damaged` of the list
-        names them.
+        Offsets count in every lane, unless one is named; with `until_ms`, only what died then or before. Stops at
+        about 16 MiB. Those that are damaged in the store are passed over: `damaged` of the list names them.
         """
 
     async def dead_ranges(
@@ -111,7 +110,7 @@ class DeadLetters(Protocol):
         """Why messages of a group died: how many by reason and error text, the most frequent first."""
 
     async def redrive(self, queue: str, group: str = DEFAULT_GROUP, **choice: Unpack[DeadOptions]) -> int:
-        """Give the chosen dead letters to their group again, with all attempts; returns how many."""
+        """Redeliver the chosen dead letters to their group, with the attempt count reset; returns how many."""
 
     async def purge_dead(self, queue: str, group: str = DEFAULT_GROUP, **choice: Unpack[DeadOptions]) -> int:
         """Delete the chosen dead letters for good; returns how many."""

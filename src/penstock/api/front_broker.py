@@ -1,6 +1,5 @@
-"""What the fronts need of a broker beyond what users ask for: sessions by name, paging, the node's numbers, a stop.
-
-And what nodes of one store ask of each other, as the front sees it through which they reach this one.
+"""What fronts need beyond the user API: sessions by name, paging, metrics, draining; and the interface that nodes use
+to reach each other.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class FrontBroker(Broker, Protocol):
 
     @property
     def is_caretaker(self) -> bool:
-        """Whether it is on this process to look after what dead ones have left."""
+        """Whether this process cleans up after dead ones."""
         ...
 
     def drain(self) -> None:
@@ -223,14 +222,14 @@ class Peering(Protocol):
         """
         ...
 
-    async def poked(self) -> None:
-        """Something has changed: read what is declared now, and look soon who owns what."""
+    async def notify_changed(self) -> None:
+        """Something changed: refresh the catalog and ownership."""
 
     async def hand_over(self, slots: list[int], to: int) -> None:
         """Hand slots on to the node of this incarnation, which asks for them."""
 
     async def landed(self, landings: list[dict[str, Any]]) -> list[Any]:
-        """Carry out what was published to this node's queues; where that went."""
+        """Append messages that other nodes sent; returns their places."""
         ...
 
     async def end_session(self, session_key: str) -> None:

@@ -131,7 +131,7 @@ class Inspection(Protocol):
         offset: int | None = None,
         consumer: str | None = None,
     ) -> None:
-        """Note something by its name on a trace's timeline: about a message, where its queue and offset are given.
+        """Add a named event to a trace, optionally about one message.
 
         The message may be done and gone, but must have been there. Kept for a week.
         """

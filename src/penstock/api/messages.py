@@ -69,8 +69,8 @@ class Consuming(Protocol):
         are done as they are handed out: at most once. The claim is empty when no message came in time. Among waiting
         claims, a higher `priority` is served first.
 
-        One claim gives about 16 MiB at most, and some thousand messages where a filter, a delay, a time to live or
-        partitions decide about each: fewer than `max` do not mean that there are no more.
+        A claim returns at most about 16 MiB, and a few thousand messages if each must be checked (filter, delay, TTL,
+        partitions). Fewer than `max` does not mean that the queue is empty.
         """
 
     async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
@@ -101,19 +101,25 @@ class Consuming(Protocol):
     async def nack(
         self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = ""
     ) -> None:
-        """These failed: again after a backoff (or `delay` seconds), dead after the last attempt."""
+        """Report failure.
+
+        The messages are retried after a backoff (or `delay` seconds), and dead-lettered after the last attempt.
+        """
         await self.settle(lease, nacked(offsets, delay, error))
 
     async def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> None:
-        """These will never succeed: dead at once, with the error."""
+        """Dead-letter these messages at once, with the error."""
         await self.settle(lease, verdicts_of("reject", offsets, None, error))
 
     async def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> None:
-        """These again after `delay` seconds, without spending an attempt; an ordered partition waits for them."""
+        """Deliver these messages again after `delay` seconds, without counting an attempt.
+
+        An ordered partition waits for them.
+        """
         await self.settle(lease, verdicts_of("postpone", offsets, waiting_ms(delay)))
 
     async def release(self, lease: LeaseLike, offsets: Ranges = None) -> None:
-        """These back at once, as if never handed out."""
+        """Return these messages to the queue at once, without counting an attempt."""
         await self.settle(lease, verdicts_of("release", offsets))
 
     async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
@@ -131,8 +137,8 @@ class Streaming(Protocol):
     ) -> StreamRead:
         """The next messages for a stream group, waiting up to `wait` seconds for the first.
 
-        What is damaged in the store is passed over, and `damaged` names it: a read that comes to nothing else is
-        answered at once, without messages.
+        What is damaged in the store is passed over, and `damaged` names it. A read that finds only damaged messages
+        returns at once, empty.
         """
 
     async def commit(
@@ -187,19 +193,19 @@ class Transaction(Protocol):
         return self.settle(lease, verdicts_of("ack", offsets))
 
     def nack(self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = "") -> Self:
-        """These failed."""
+        """Report failure of these messages."""
         return self.settle(lease, nacked(offsets, delay, error))
 
     def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> Self:
-        """These will never succeed."""
+        """Dead-letter these messages at once, with the error."""
         return self.settle(lease, verdicts_of("reject", offsets, None, error))
 
     def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> Self:
-        """These again after `delay` seconds, without spending an attempt."""
+        """Deliver these messages again after `delay` seconds, without counting an attempt."""
         return self.settle(lease, verdicts_of("postpone", offsets, waiting_ms(delay)))
 
     def release(self, lease: LeaseLike, offsets: Ranges = None) -> Self:
-        """These back at once, as if never handed out."""
+        """Return these messages to the queue at once, without counting an attempt."""
         return self.settle(lease, verdicts_of("release", offsets))
 
     async def commit(self) -> Receipt:

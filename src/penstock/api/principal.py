@@ -18,7 +18,7 @@ redrive, write marks. `admin`: see or change the node and its cluster.
 """
 
 Kind = Literal["queue", "exchange", "schedule", "mark", "transaction", "trace", "enqueued", "namespace", "node"]
-"""What it does that to. A group goes with its queue. `namespace` is all that a namespace has, `node` the server."""
+"""The kind of resource. A group goes with its queue. `namespace` is all that a namespace has, `node` the server."""
 
 
 class Principal(NamedTuple):

@@ -20,7 +20,11 @@ State = Literal["open", "committing", "committed", "unknown"]
 
 
 class MarkPut(msgspec.Struct, frozen=True):
-    """A mark to be put: `expected_version` None is whatever is there, 0 that there is none, else that very version."""
+    """A mark to put.
+
+    `expected_version`: None accepts any version, 0 requires that the mark does not exist, another number
+    requires that version.
+    """
 
     name: str
     value: Any

@@ -138,8 +138,8 @@ class SyncBroker(Twin):
         are done as they are handed out: at most once. The claim is empty when no message came in time. Among waiting
         claims, a higher `priority` is served first.
 
-        One claim gives about 16 MiB at most, and some thousand messages where a filter, a delay, a time to live or
-        partitions decide about each: fewer than `max` do not mean that there are no more.
+        A claim returns at most about 16 MiB, and a few thousand messages if each must be checked (filter, delay, TTL,
+        partitions). Fewer than `max` does not mean that the queue is empty.
         """
 
     def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
@@ -167,16 +167,22 @@ class SyncBroker(Twin):
         """These messages are done (all of the lease, without offsets)."""
 
     def nack(self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = "") -> None:
-        """These failed: again after a backoff (or `delay` seconds), dead after the last attempt."""
+        """Report failure.
+
+        The messages are retried after a backoff (or `delay` seconds), and dead-lettered after the last attempt.
+        """
 
     def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> None:
-        """These will never succeed: dead at once, with the error."""
+        """Dead-letter these messages at once, with the error."""
 
     def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> None:
-        """These again after `delay` seconds, without spending an attempt; an ordered partition waits for them."""
+        """Deliver these messages again after `delay` seconds, without counting an attempt.
+
+        An ordered partition waits for them.
+        """
 
     def release(self, lease: LeaseLike, offsets: Ranges = None) -> None:
-        """These back at once, as if never handed out."""
+        """Return these messages to the queue at once, without counting an attempt."""
 
     def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
         """Keep the lease for another span from now (the queue's, unless given).
@@ -189,8 +195,8 @@ class SyncBroker(Twin):
     ) -> StreamRead:
         """The next messages for a stream group, waiting up to `wait` seconds for the first.
 
-        What is damaged in the store is passed over, and `damaged` names it: a read that comes to nothing else is
-        answered at once, without messages.
+        What is damaged in the store is passed over, and `damaged` names it. A read that finds only damaged messages
+        returns at once, empty.
         """
 
     def commit(
@@ -357,7 +363,7 @@ class SyncBroker(Twin):
         offset: int | None = None,
         consumer: str | None = None,
     ) -> None:
-        """Note something by its name on a trace's timeline: about a message, where its queue and offset are given.
+        """Add a named event to a trace, optionally about one message.
 
         The message may be done and gone, but must have been there. Kept for a week.
         """
@@ -372,9 +378,8 @@ class SyncBroker(Twin):
     def dead(self, queue: str, group: str = "default", *, max: int = 100, **choice: Unpack[DeadOptions]) -> DeadList:
         """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter.
 
-        Offsets count in every lane, unless one is named; with `until_ms`, only what died then or before. Fewer than
-        `max` where these have about 16 MiB. Those that are damaged in the store are passed over: `damaged` of the list
-        names them.
+        Offsets count in every lane, unless one is named; with `until_ms`, only what died then or before. Stops at
+        about 16 MiB. Those that are damaged in the store are passed over: `damaged` of the list names them.
         """
 
     def dead_ranges(
@@ -389,7 +394,7 @@ class SyncBroker(Twin):
         """Why messages of a group died: how many by reason and error text, the most frequent first."""
 
     def redrive(self, queue: str, group: str = "default", **choice: Unpack[DeadOptions]) -> int:
-        """Give the chosen dead letters to their group again, with all attempts; returns how many."""
+        """Redeliver the chosen dead letters to their group, with the attempt count reset; returns how many."""
 
     def purge_dead(self, queue: str, group: str = "default", **choice: Unpack[DeadOptions]) -> int:
         """Delete the chosen dead letters for good; returns how many."""
@@ -431,13 +436,13 @@ class SyncBroker(Twin):
         """
 
     def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
-        """Try enqueued messages again that could not be published, all of this namespace unless some are named.
+        """Retry enqueued messages that failed: the given ids, or all in this namespace.
 
         Returns how many. What waits for a queue, an exchange or a binding is tried again when that is declared.
         """
 
     def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
-        """Let enqueued messages go that could not be published, all of this namespace unless some are named.
+        """Delete enqueued messages that failed: the given ids, or all in this namespace.
 
         Returns how many.
         """
@@ -546,16 +551,16 @@ class SyncTransaction(Twin):
         """These messages are done."""
 
     def nack(self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = "") -> Self:
-        """These failed."""
+        """Report failure of these messages."""
 
     def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> Self:
-        """These will never succeed."""
+        """Dead-letter these messages at once, with the error."""
 
     def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> Self:
-        """These again after `delay` seconds, without spending an attempt."""
+        """Deliver these messages again after `delay` seconds, without counting an attempt."""
 
     def release(self, lease: LeaseLike, offsets: Ranges = None) -> Self:
-        """These back at once, as if never handed out."""
+        """Return these messages to the queue at once, without counting an attempt."""
 
     def commit(self) -> Receipt:
         """Do it all. Raises, and does nothing, if any part cannot be done."""

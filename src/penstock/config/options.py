@@ -46,11 +46,11 @@ class NodeSection(msgspec.Struct, frozen=True, kw_only=True):
     """The broker in the server."""
 
     cache_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 64 * MIB
-    """Memory for batches that consumers who keep up are served from."""
+    """Memory for the cache of recent batches."""
     events: bool = True
     """Keep the `$events` stream: what happened to each delivery. Histories and traces are read from it."""
     enqueue_poll: Seconds = 1.0
-    """Seconds between looks for messages that applications have enqueued in the database, where it does not tell."""
+    """Poll interval in seconds for enqueued messages, if the database cannot notify."""
     scrub_bytes_per_second: Annotated[int, Meta(ge=0, le=1 << 40)] = 4 * MIB
     """How fast all that is kept is read again, once a day, to find damage early; 0: never. See
     [the scrub](operate.md#damage-before-a-consumer-meets-it)."""

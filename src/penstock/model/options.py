@@ -98,7 +98,7 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_bytes: int | None = None
     """Bytes from the oldest batch that a work group is not done with to the newest, per lane."""
     overflow: Overflow = "reject"
-    """One more than the limits: refuse the publish, drop the oldest, or make the oldest dead."""
+    """When a publish would exceed the limits: refuse it, drop the oldest, or make the oldest dead."""
     max_message_bytes: int | None = None
     """Bytes that the payload of one message may have, within the server's `limits.message_bytes`."""
     dedup_window_ms: int = 3_600_000

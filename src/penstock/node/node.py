@@ -1,4 +1,4 @@
-"""The node: builds the services of one broker process, says who hears of what, starts and stops them. Nothing else.
+"""The node: builds the services of one broker process, wires their callbacks, starts and stops them. Nothing else.
 
 Each service names in its constructor what it uses. They are built from the ground up: store, clock and catalog;
 ownership of slots; lanes and the commit loop; consuming and publishing; the spool, staging and what goes by itself;

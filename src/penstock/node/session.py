@@ -1,4 +1,4 @@
-"""Whose something is: the identity of a session. Leases, attached consumers and exclusive queues carry it.
+"""The identity of a session: leases, attached consumers and exclusive queues carry it.
 
 What ends with a session, and how, is in `consume/sessions.py`.
 """

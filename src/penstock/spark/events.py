@@ -11,7 +11,7 @@
 | `at` | timestamp | when it first happened to one of them |
 | `consumer`, `attempt`, `detail` | string, int, string | null where there is none |
 
-The format is told in `docs/events.md`. Made with Spark's own functions: no Python a row.
+The format is told in `docs/events.md`. Made with Spark's own functions: no per-row Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Typed columns from payloads that are JSON, with Spark's own functions and no Python a row.
+"""Typed columns from payloads that are JSON, with Spark's own functions and no per-row Python.
 
 orders = json_columns(spark.read.format("penstock")…load(), "id BIGINT, total DOUBLE")
 orders.where("malformed IS NULL").groupBy("id").sum("total")

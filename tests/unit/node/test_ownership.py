@@ -74,10 +74,10 @@ def test_a_slot_is_taken_then_served_then_shed_then_lost() -> None:
     with pytest.raises(NotOwner):
         ownership.check(1)
     ownership.serve([1])
-    assert (ownership.owns(1), ownership.unminded, ownership.queried()) == (True, {1}, [1])
+    assert (ownership.owns(1), ownership.starting, ownership.queried()) == (True, {1}, [1])
     ownership.check(1)
-    ownership.minded([1])
-    assert not ownership.unminded
+    ownership.started([1])
+    assert not ownership.starting
     ownership.shed([1])
     assert (ownership.has_taken(1), ownership.owns(1), ownership.epoch(1)) == (False, False, 5)
     ownership.lose([1])
@@ -90,7 +90,7 @@ def test_a_slot_that_is_lost_at_once_is_gone_from_everything() -> None:
     ownership.take({5: 1})
     ownership.lose({1, 5, 30})
     assert ownership.owned == {2}
-    assert ownership.unminded == {2}
+    assert ownership.starting == {2}
     assert dict(ownership.epochs) == {2: 6}
     assert not ownership.has_taken(5)
 

@@ -1,4 +1,4 @@
-"""`penstock cluster`: the servers of a store, which slots each owns, and how that came."""
+"""`penstock cluster`: the servers of a store, which slots each owns, and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOT_TITLES: Final = ("slot", "owner", "epoch", "state", "why")
 
 
 @click.command()
-@click.option("--slots", "show_slots", is_flag=True, help="Also every slot: its owner, epoch, and how that came.")
+@click.option("--slots", "show_slots", is_flag=True, help="Also every slot: its owner, epoch, and why.")
 @answered
 async def cluster(client: AsyncClient, show_slots: bool) -> Answer:
     """Show the servers of a store.

@@ -27,7 +27,7 @@ log = logging.getLogger("penstock.serve")
 
 
 class Child:
-    """One server and its next lives."""
+    """One server process and its restarts."""
 
     def __init__(self, command: list[str], pipe: int) -> None:
         self._command = command

@@ -1,7 +1,7 @@
-"""The scrub: every batch that is kept is read again now and then, slowly, so that damage is found before a consumer is.
+"""The scrub: every batch that is kept is read again once a day, slowly: damage is found before a consumer meets it.
 
 What was published of late is in memory, and was checked when it came: it has its turn later. Lanes go one after the
-other, from a place of chance on, so that a server that is often started again leaves none out. It may not know how
+other, from a random one on, so that a server that is often started again leaves none out. It may not know how
 damage is told, nor what a store reads from. Next stop: `node/observe/damage.py`.
 """
 

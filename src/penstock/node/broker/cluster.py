@@ -132,7 +132,7 @@ def here(
 def here_now(
     operation: Callable[Concatenate[Any, Arguments], Result],
 ) -> Callable[Concatenate[ClusterBroker, Arguments], Result]:
-    """The same for what is no coroutine."""
+    """Like `here`, for plain methods."""
     name = operation.__name__
 
     def method(self: ClusterBroker, /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:

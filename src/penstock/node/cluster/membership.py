@@ -315,8 +315,8 @@ class Cluster:
         if view.catalog_version != self.catalog_feed.version:
             await self.catalog_feed.refresh()
         await self._balance(view)
-        if self.ownership.unminded:
-            await self._slots.start(set(self.ownership.unminded))
+        if self.ownership.starting:
+            await self._slots.start(set(self.ownership.starting))
         gone = before - {row.incarnation for row in self.ownership.view.nodes if row.is_live}
         if gone:
             await self._sessions.end_all_of(gone)
@@ -478,7 +478,7 @@ class Cluster:
         """End what a session of another node has here."""
         await self._sessions.end(Session.parse(session))
 
-    async def poked(self) -> None:
+    async def notify_changed(self) -> None:
         """Another node says that something has changed: read what is declared now, and look who owns what soon.
 
         Not both at once: two nodes that take and give slots to each other must not wait for each other.

@@ -41,7 +41,7 @@ class Ownership:
         self._epochs: dict[int, int] = {}
         self._arriving: set[int] = set()
         self._owned: set[int] = set()
-        self._unminded: set[int] = set()
+        self._starting: set[int] = set()
         self._kept: dict[int, float] = {}
         self._lease_s = inf
         self._heard_until = inf
@@ -70,9 +70,9 @@ class Ownership:
         return self._epochs
 
     @property
-    def unminded(self) -> Set[int]:
+    def starting(self) -> Set[int]:
         """Slots that are served and whose timers, retention and schedules have not been started yet."""
-        return self._unminded
+        return self._starting
 
     @property
     def is_registrar(self) -> bool:
@@ -190,17 +190,17 @@ class Ownership:
         assert self._arriving.issuperset(slots), "only what was taken can be served"
         self._arriving -= set(slots)
         self._owned |= set(slots)
-        self._unminded |= set(slots)
+        self._starting |= set(slots)
         self._check_invariants()
 
-    def minded(self, slots: Collection[int]) -> None:
+    def started(self, slots: Collection[int]) -> None:
         """The timers, retention and schedules of these slots run."""
-        self._unminded -= set(slots)
+        self._starting -= set(slots)
 
     def shed(self, slots: Collection[int]) -> None:
         """Carry out nothing more on these slots; what is under way is committed under their epoch, until `lose`."""
         self._owned -= set(slots)
-        self._unminded -= set(slots)
+        self._starting -= set(slots)
         self._check_invariants()
 
     def lose(self, slots: Collection[int]) -> None:
@@ -215,7 +215,7 @@ class Ownership:
         assert self._arriving <= self._epochs.keys(), "a slot arrives without an epoch"
         assert self._owned - {SPREAD} <= self._epochs.keys(), "a slot is served without an epoch"
         assert not self._owned & self._arriving, "a slot is served before it has arrived"
-        assert self._unminded <= self._owned, "a slot is to be minded and is not served"
+        assert self._starting <= self._owned, "a slot is starting and is not served"
         assert not self.is_sole or self._owned == EVERY_SLOT | {SPREAD}, "a single node gave a slot away"
 
     # What the store told ----------------------------------------------------------------------------------

@@ -43,8 +43,8 @@ class ClusterPeering(Peering):
         session = None if session_key is None else Session.parse(session_key)
         return self._local.bound_to(check_name(namespace, "a namespace"), session)
 
-    async def poked(self) -> None:
-        await self._cluster.poked()
+    async def notify_changed(self) -> None:
+        await self._cluster.notify_changed()
 
     async def hand_over(self, slots: list[int], to: int) -> None:
         await self._cluster.give(slots, to)

@@ -62,7 +62,7 @@ class Slots:
         """Start everything that goes by itself in these slots. Safe to repeat."""
         for begin in self.on_served:
             await begin(slots)
-        self._ownership.minded(slots)
+        self._ownership.started(slots)
 
     # Giving -----------------------------------------------------------------------------------------------
 

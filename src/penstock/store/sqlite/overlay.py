@@ -1,4 +1,4 @@
-"""The overlay: what commits add up to that are in the log and not yet in the index (the tables).
+"""The overlay: commits in the log that the tables, its index, do not have yet.
 
 It keeps the last put of each row and the widest delete: a row that is put and deleted between two writes of the index
 never reaches it, nor does a batch that is trimmed. Whatever the index holds is older than the overlay, so deletes go

@@ -25,7 +25,7 @@ ROUTES = Routes(__name__)
 
 @ROUTES.add("GET", "/v1/cluster", {200: ClusterAnswer})
 async def show_cluster(call: Call) -> Answer:
-    """The nodes of this store, which slots each owns, and how that came."""
+    """The nodes of this store, which slots each owns, and why."""
     call.broker.authorize("admin", "node", "")
     peering = call.server.broker.peering
     if peering is None:
@@ -67,7 +67,7 @@ async def show_cluster(call: Call) -> Answer:
 @ROUTES.add("POST", "/v1/cluster/poke", {204: None}, errors=[Forbidden])
 async def poke(call: Call) -> Answer:
     """Let this node look at the store now. For other nodes alone."""
-    await trusted(call).poked()
+    await trusted(call).notify_changed()
     return NOTHING
 
 

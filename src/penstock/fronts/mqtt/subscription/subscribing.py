@@ -68,8 +68,7 @@ class Subscribing:
         if len(name) > NAME_CHARACTERS_MAX:
             raise Refusal(
                 Reason.TOPIC_FILTER_INVALID,
-                f"the shared filter has {len(subscription.filter)} characters; {len(name) - NAME_CHARACTERS_MAX} fewer "
-                "can be had",
+                f"the shared filter is {len(name) - NAME_CHARACTERS_MAX} characters too long",
             )
         is_kept = is_stored or bool(self._kept_by(subscription.filter))
         await self._broker.declare_queue(name, **self._limits, unused_ms=None if is_kept else UNUSED_MS)
