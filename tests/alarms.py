@@ -10,11 +10,11 @@ WAIT_S = 0.05
 
 def raise_alarm(broker: LocalBroker, wait: float = WAIT_S) -> None:
     """Publishes wait for so many seconds, and are then refused."""
-    watermark = broker._services.watermark
-    watermark._limits = Limits(memory_share=0.5, alarm_wait=wait)
-    watermark.memory_mark = 100 << 20
-    watermark.judge_memory(101 << 20)
+    alarms = broker._services.alarms
+    alarms._limits = Limits(memory_share=0.5, alarm_wait=wait)
+    alarms.memory_mark = 100 << 20
+    alarms.judge_memory(101 << 20)
 
 
 def end_alarm(broker: LocalBroker) -> None:
-    broker._services.watermark.judge_memory(0)
+    broker._services.alarms.judge_memory(0)

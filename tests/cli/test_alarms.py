@@ -1,4 +1,4 @@
-"""`penstock serve` past its watermark, as a process: every protocol refuses publishes, and consumers are served."""
+"""`penstock serve` low on memory, as a process: every protocol refuses publishes, and consumers are served."""
 
 from __future__ import annotations
 

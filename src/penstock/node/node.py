@@ -16,6 +16,7 @@ from typing import Final
 
 from penstock.model.errors import Closed, PenstockError
 from penstock.model.rows import SLOTS, Member
+from penstock.node.alarms import Alarms
 from penstock.node.background.enqueued import POLL_S, Enqueueing
 from penstock.node.background.retention import LaneRetention, QueueRetention
 from penstock.node.background.schedules import Schedules
@@ -69,7 +70,6 @@ from penstock.node.staging.finish import Finisher
 from penstock.node.staging.ledger import Ledger
 from penstock.node.staging.staging import Staging
 from penstock.node.timers import Tasks, Timers
-from penstock.node.watermark import Watermark
 from penstock.store.contract import Store
 from penstock.store.memory.engine import MemoryStore
 from penstock.version import VERSION
@@ -126,7 +126,7 @@ class Node:
         self.catalog = catalog = Catalog(self.limits.sizes)
         self.damage = Damage(store, catalog)
         self.cache = BatchCache(cache_bytes)
-        self.watermark = Watermark(self.limits, self._disks, self.cache.clear)
+        self.alarms = Alarms(self.limits, self._disks, self.cache.clear)
         self.ownership = ownership = Ownership(asyncio.get_running_loop().time)
         kind: type[CommitLoop] | type[SlotCommits] = CommitLoop if store.capabilities.spans_slots else SlotCommits
         self._committer = kind(Ground(store, memory, clock, ownership.epochs, self.counters))
@@ -259,7 +259,7 @@ class Node:
             ownership,
             self.limits,
             self.counters,
-            self.watermark.check,
+            self.alarms.check,
         )
         self.enqueueing = Enqueueing(
             self.store.enqueueing,
@@ -270,7 +270,7 @@ class Node:
             self.counters,
             lifecycle,
             ownership,
-            self.watermark.check,
+            self.alarms.check,
             enqueue_poll,
         )
         self.scrub = Scrub(self.store, catalog, ownership, self.damage, clock, tasks, scrub_bytes_per_second)
@@ -294,7 +294,7 @@ class Node:
             self.spool,
             self.damage,
             self.scrub,
-            self.watermark,
+            self.alarms,
             clock,
             lifecycle,
         )
@@ -410,7 +410,7 @@ class Node:
         await self.enqueueing.open()
         await self.spool.open(joined.secret)
         self.scrub.start()
-        self.watermark.start(self.tasks)
+        self.alarms.start(self.tasks)
 
     async def open_among(self, owner: str, options: ClusterOptions, *, is_alone: bool = False) -> Cluster:
         """Be ready to be one of several nodes; `join` of what this returns makes it one."""
@@ -421,7 +421,7 @@ class Node:
         self.outbox.start()
         await self.enqueueing.open()
         self.scrub.start()
-        self.watermark.start(self.tasks)
+        self.alarms.start(self.tasks)
         return cluster
 
     async def close(self) -> None:

@@ -33,7 +33,7 @@ async def test_a_publish_that_waits_is_answered_when_the_alarm_is_over(front: Fr
     await front.ok("PUT", "/v1/queues/q", {})
     raise_alarm(front.broker, wait=60.0)
     publishing = asyncio.create_task(front.publish("q", "x"))
-    await until(lambda: front.broker._services.watermark.delayed == 1)
+    await until(lambda: front.broker._services.alarms.delayed == 1)
     end_alarm(front.broker)
     assert (await publishing)["count"] == 1
 
@@ -46,10 +46,10 @@ async def test_a_client_that_leaves_does_not_publish_when_the_alarm_is_over(fron
     head = b"POST /v1/queues/q/messages HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
     body = b'{"messages": [{"payload": "x"}]}'
     await wire.send(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-    await until(lambda: front.broker._services.watermark.delayed == 1)
+    await until(lambda: front.broker._services.alarms.delayed == 1)
     wire.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     wire.reset()
-    await until(lambda: front.broker._services.watermark._waiting_bytes == 0)
+    await until(lambda: front.broker._services.alarms._waiting_bytes == 0)
     end_alarm(front.broker)
     assert (await front.ok("GET", "/v1/queues/q/stats"))["messages"] == 0
 

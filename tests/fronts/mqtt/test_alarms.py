@@ -44,7 +44,7 @@ async def test_a_publish_waits_for_the_alarm_to_end(tmp_path: Path) -> None:
         await subscriber.subscribe("a")
         raise_alarm(front.broker, wait=60.0)
         await publisher.publish("a", b"waited", qos=0)
-        await until(lambda: front.broker._services.watermark.delayed > 0, "the publish waits")
+        await until(lambda: front.broker._services.alarms.delayed > 0, "the publish waits")
         end_alarm(front.broker)
         assert (await subscriber.message()).payload == b"waited"
 

@@ -71,7 +71,7 @@ def test_a_publish_waits_for_the_alarm_to_end(kind: str) -> None:
         await broker.stage("before", "c", encode([MESSAGE]), queue="q")
         raise_alarm(broker, wait=60.0)
         publishing = asyncio.ensure_future(PUBLISHES[kind](broker))
-        await until(lambda: broker._services.watermark.delayed == 1)
+        await until(lambda: broker._services.alarms.delayed == 1)
         assert (await broker.stats("q")).messages == 3
         end_alarm(broker)
         await publishing
@@ -83,7 +83,7 @@ def test_what_waited_comes_in_its_order() -> None:
     async def work(broker: LocalBroker) -> None:
         raise_alarm(broker, wait=60.0)
         waiting = [asyncio.ensure_future(broker.publish("q", Message(b"%d" % number))) for number in range(3, 20)]
-        await until(lambda: broker._services.watermark.delayed == len(waiting))
+        await until(lambda: broker._services.alarms.delayed == len(waiting))
         end_alarm(broker)
         await asyncio.gather(*waiting)
         claim = await broker.claim("q", max=100)
@@ -125,7 +125,7 @@ def test_a_schedule_fires_when_the_alarm_is_over() -> None:
     async def work(broker: LocalBroker) -> None:
         raise_alarm(broker)
         await broker.declare_schedule("s", queue="fleeting", message=MESSAGE, interval_ms=100)
-        await until(lambda: broker._services.watermark.refused > 0)
+        await until(lambda: broker._services.alarms.refused > 0)
         assert (await broker.stats("fleeting")).messages == 0
         end_alarm(broker)
         assert len(await broker.claim("fleeting", wait=30)) == 1

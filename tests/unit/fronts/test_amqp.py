@@ -17,7 +17,7 @@ from penstock.fronts.amqp091.arguments import queue_options, span_ms
 from penstock.fronts.amqp091.errors import ChannelFault
 from penstock.fronts.amqp091.mapping import Reader, outgoing, routing_key, with_headers
 from penstock.fronts.amqp091.names import address_of, filter_of, namespace_of
-from penstock.fronts.amqp091.settling import Held, Place, Settling, runs
+from penstock.fronts.amqp091.settling import ConsumerKey, Held, Settling, runs
 from penstock.fronts.amqp091.streams import Start, start_of
 from penstock.model import Message, check_message
 from penstock.model.errors import InvalidArgument
@@ -265,7 +265,7 @@ def test_offsets_in_runs() -> None:
 
 def test_verdicts_of_a_lease_are_gathered() -> None:
     settling = Settling(None)  # type: ignore[arg-type]
-    held = Held(settling, Lease(1, 1, 1), Place("q", "g", "c"), None, 5, 0.0)
+    held = Held(settling, Lease(1, 1, 1), ConsumerKey("q", "g", "c"), None, 5, 0.0)
     settling.held.add(held)
     for tag in range(1, 6):
         settling.unacked[tag] = (held, 9 + tag)

@@ -17,7 +17,7 @@ from penstock.cli.names import complete_exchange, complete_queue
 from penstock.cli.option_values import assignments
 from penstock.cli.pipeline.running import (
     Job,
-    Place,
+    JobContext,
     given,
     lake_options,
     names_text,
@@ -97,7 +97,7 @@ def pipeline() -> None:
 )
 @lake_options
 @place_options
-def archive(interval_ms: int | None, place: Place, **options: Any) -> None:
+def archive(interval_ms: int | None, place: JobContext, **options: Any) -> None:
     """Copy queues and delivery events to the lake.
 
     QUEUES are names or patterns; all queues unless given. The lake is Parquet under a Delta log: Spark, DuckDB, Polars
@@ -126,7 +126,7 @@ def archive(interval_ms: int | None, place: Place, **options: Any) -> None:
 @lake_options
 @watch_options
 @place_options
-def verify(every_ms: int | None, place: Place, **options: Any) -> None:
+def verify(every_ms: int | None, place: JobContext, **options: Any) -> None:
     """Compare the lake with the server.
 
     Every offset up to the lake's mark must be there once, every file readable, and what the server still has the same.
@@ -154,7 +154,7 @@ def verify(every_ms: int | None, place: Place, **options: Any) -> None:
 @lake_options
 @watch_options
 @place_options
-def compact(no_vacuum: bool, every_ms: int | None, place: Place, **options: Any) -> None:
+def compact(no_vacuum: bool, every_ms: int | None, place: JobContext, **options: Any) -> None:
     """Merge small files of the lake, expire old days, clean its log, free space.
 
     Readers are not disturbed: files that leave the lake stay for the days that it keeps, a week unless archive was told
@@ -198,7 +198,7 @@ def compact(no_vacuum: bool, every_ms: int | None, place: Place, **options: Any)
 @dry_run_option
 @lake_options
 @place_options
-def replay(place: Place, **options: Any) -> None:
+def replay(place: JobContext, **options: Any) -> None:
     """Publish messages of the lake and the log again.
 
     NAME is the replay's: the same name again goes on with it, or finds it done. Where a message came from is in its
@@ -240,7 +240,7 @@ def replay(place: Place, **options: Any) -> None:
 @lake_options
 @watch_options
 @place_options
-def route(every_ms: int | None, place: Place, **options: Any) -> None:
+def route(every_ms: int | None, place: JobContext, **options: Any) -> None:
     """Give a queue what it would have got before it was bound.
 
     History is the lake and the log. Which messages of it reach QUEUE is decided exactly as live routing decides it.

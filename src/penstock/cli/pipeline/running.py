@@ -33,7 +33,7 @@ INSTALL: Final = "pip install 'penstock[spark]'"
 PACKAGES: Final = frozenset({"pyspark", "py4j", "pyarrow", "numpy", "deltalake", "pyroaring"})
 
 
-class Place(NamedTuple):
+class JobContext(NamedTuple):
     """Where a job runs and how it tells: what all jobs are asked."""
 
     server: ServerAddress
@@ -49,7 +49,7 @@ class Job(NamedTuple):
 
     name: str
     options: dict[str, Any]
-    """Those of its struct, without what `Place` says."""
+    """Those of its struct, without what `JobContext` says."""
     id: str
     """The same for the same work: it has one row, however often it runs."""
     what: str
@@ -67,8 +67,8 @@ class Job(NamedTuple):
 
 def _place(
     server: ServerAddress, master: str | None, conf: tuple[str, ...], as_json: bool, restarts: int | None
-) -> Place:
-    return Place(server, master, assignments(conf, "--conf", "spark.driver.memory=4g"), as_json, restarts)
+) -> JobContext:
+    return JobContext(server, master, assignments(conf, "--conf", "spark.driver.memory=4g"), as_json, restarts)
 
 
 place_options = as_one(
@@ -154,7 +154,7 @@ def short_id(*parts: object) -> str:
 # Running -------------------------------------------------------------------------------------------------
 
 
-def run_job(job: Job, place: Place) -> None:
+def run_job(job: Job, place: JobContext) -> None:
     """Run it, print its summary, and leave with its exit code."""
     with told_errors(place.server):
         module = job_module(job.name)
@@ -171,7 +171,7 @@ def run_job(job: Job, place: Place) -> None:
     raise SystemExit(code)
 
 
-def run_in_session(job: Job, place: Place, module: ModuleType, options: Any, client: Client | None) -> int:
+def run_in_session(job: Job, place: JobContext, module: ModuleType, options: Any, client: Client | None) -> int:
     from penstock.spark.jobs.frame import Progress
     from penstock.spark.jobs.restarts import RESTARTS, restarting
     from penstock.spark.session import is_running, spark_session

@@ -14,7 +14,7 @@ from penstock.cli.names import complete_queue
 from penstock.cli.output import note, print_table
 from penstock.cli.pipeline.running import (
     Job,
-    Place,
+    JobContext,
     given,
     lake_options,
     names_text,
@@ -48,7 +48,7 @@ TIMES: Final = ("p50", "p95", "p99", "max")
 @lake_options
 @watch_options
 @place_options
-def stats(every_ms: int | None, place: Place, **options: Any) -> None:
+def stats(every_ms: int | None, place: JobContext, **options: Any) -> None:
     """Show what happened in queues, minute by minute.
 
     QUEUES are names or patterns; all that were archived unless given. Numbers come from the lake, so archive first; no

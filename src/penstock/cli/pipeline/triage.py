@@ -9,7 +9,16 @@ import click
 from penstock.cli.moments import when
 from penstock.cli.names import complete_queue, yes_option
 from penstock.cli.output import confirm, counted, print_table, printable
-from penstock.cli.pipeline.running import Job, Place, given, names_text, place_options, run_job, short_id, told_errors
+from penstock.cli.pipeline.running import (
+    Job,
+    JobContext,
+    given,
+    names_text,
+    place_options,
+    run_job,
+    short_id,
+    told_errors,
+)
 
 if TYPE_CHECKING:
     from penstock.spark.jobs.frame import Summary
@@ -30,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="With --redrive: letters a second at the most.")
 @yes_option
 @place_options
-def triage(yes: bool, place: Place, **options: Any) -> None:
+def triage(yes: bool, place: JobContext, **options: Any) -> None:
     """Group dead letters by reason; redrive a group.
 
     QUEUES are names or patterns; all queues unless given. Error texts that differ only in numbers, ids, quoted texts,
@@ -56,7 +65,7 @@ def triage(yes: bool, place: Place, **options: Any) -> None:
     run_job(Job("triage", asked, id, names_text(options["queues"]), show=show), place)
 
 
-def _plans(place: Place, queues: str, group: str | None, numbers: tuple[int, ...]) -> list[Plan]:
+def _plans(place: JobContext, queues: str, group: str | None, numbers: tuple[int, ...]) -> list[Plan]:
     """The groups behind these numbers. Asks before Spark starts, so that no one waits for a question."""
     from penstock.spark.jobs.triage.plans import load_plans, plans_id
 

@@ -29,7 +29,7 @@ from penstock.fronts.amqp091.errors import (
     precondition,
 )
 from penstock.fronts.amqp091.publishing import ENCODE_FROM, RUN_BYTES, RUN_MESSAGES, Publishing
-from penstock.fronts.amqp091.settling import Action, Place, Settling
+from penstock.fronts.amqp091.settling import Action, ConsumerKey, Settling
 from penstock.fronts.amqp091.streams import GroupReader
 from penstock.fronts.amqp091.transactions import Transactions
 from penstock.model.errors import Forbidden, NotFound, PenstockError
@@ -348,9 +348,9 @@ class Channel:
         with suppress(PenstockError):
             await reader.commit_settled()
         queue, group, _ = reader.place
-        await asyncio.gather(*(self._leave(Place(queue, group, name)) for name in reader.names))
+        await asyncio.gather(*(self._leave(ConsumerKey(queue, group, name)) for name in reader.names))
 
-    async def _leave(self, place: Place) -> None:
+    async def _leave(self, place: ConsumerKey) -> None:
         """Detach a consumer, which gives back what it holds; retried until it works or the session ends."""
         try:
             await self.broker.detach(place.queue, place.group, consumer=place.consumer)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.api.results import Claim, Slice
 from penstock.fronts.amqp091.mapping import LOCAL, counted, outgoing, routing_key
-from penstock.fronts.amqp091.settling import LEASE_SECONDS, RENEW_AFTER, Held, Place, runs
+from penstock.fronts.amqp091.settling import LEASE_SECONDS, RENEW_AFTER, ConsumerKey, Held, runs
 from penstock.fronts.answers import is_large
 from penstock.fronts.key_filter import KeyFilter
 from penstock.model import Message
@@ -42,7 +42,7 @@ log = logging.getLogger("penstock.amqp")
 class Standing:
     """Credit, and a task that runs until it is stopped: what all consumers share."""
 
-    def __init__(self, channel: Channel, tag: str, place: Place, *, no_ack: bool, prefetch: int) -> None:
+    def __init__(self, channel: Channel, tag: str, place: ConsumerKey, *, no_ack: bool, prefetch: int) -> None:
         self.channel = channel
         self.tag = tag
         self.tag_bytes = tag.encode()
@@ -152,7 +152,7 @@ class Consumer(Standing):
         self,
         channel: Channel,
         tag: str,
-        place: Place,
+        place: ConsumerKey,
         *,
         no_ack: bool,
         prefetch: int,

@@ -33,7 +33,7 @@ Noted = dict[Action, list[int]]
 log = logging.getLogger("penstock.amqp")
 
 
-class Place(NamedTuple):
+class ConsumerKey(NamedTuple):
     """A consumer as the broker knows it."""
 
     queue: str
@@ -59,7 +59,7 @@ class Held:
     __slots__ = ("_settling", "creditor", "lease", "left", "noted", "place", "renew_at")
 
     def __init__(
-        self, settling: Settling, lease: Lease, place: Place, creditor: Creditor | None, left: int, now: float
+        self, settling: Settling, lease: Lease, place: ConsumerKey, creditor: Creditor | None, left: int, now: float
     ) -> None:
         self._settling = settling
         self.lease = lease
@@ -299,7 +299,7 @@ class Settling:
             log.warning("a lease could not be renewed yet: %s", error)
             held.renew_at = 0.0
 
-    async def end(self) -> set[Place]:
+    async def end(self) -> set[ConsumerKey]:
         """The channel goes: tell what is to be told, and give the places that still hold something."""
         self.hurry()
         await self.finish()

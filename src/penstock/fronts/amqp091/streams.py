@@ -19,7 +19,7 @@ from penstock.fronts.amqp091.arguments import span_ms
 from penstock.fronts.amqp091.consuming import GONE, LOOK_SECONDS, PAUSE_SECONDS, WAIT_SECONDS, Standing
 from penstock.fronts.amqp091.errors import precondition
 from penstock.fronts.amqp091.mapping import outgoing, routing_key, with_headers
-from penstock.fronts.amqp091.settling import Action, Holder, Place
+from penstock.fronts.amqp091.settling import Action, ConsumerKey, Holder
 from penstock.fronts.answers import is_large
 from penstock.fronts.damaged_ranges import DAMAGED_HEADER, PassedOver
 from penstock.fronts.key_filter import KeyFilter
@@ -103,7 +103,7 @@ class _Reader(Standing):
         self,
         channel: Channel,
         tag: str,
-        place: Place,
+        place: ConsumerKey,
         *,
         no_ack: bool,
         prefetch: int,

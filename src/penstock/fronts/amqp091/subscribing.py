@@ -18,7 +18,7 @@ from penstock.fronts.amqp091.declaring import make_reply_queue, ready_in
 from penstock.fronts.amqp091.errors import ChannelFault, ConnectionFault, not_implemented, precondition
 from penstock.fronts.amqp091.mapping import counted, outgoing, routing_key
 from penstock.fronts.amqp091.names import address_of, filter_of, new_name
-from penstock.fronts.amqp091.settling import LEASE_SECONDS, Held, Place
+from penstock.fronts.amqp091.settling import LEASE_SECONDS, ConsumerKey, Held
 from penstock.fronts.answers import is_large
 from penstock.fronts.key_filter import KeyFilter
 from penstock.model import DEFAULT_GROUP, NAME_CHARACTERS_MAX, QueueConfig, make_config
@@ -71,12 +71,14 @@ async def _consumer(
     if is_stream:
         if named is None:
             group = ""
-        return await _reader(channel, method, tag, Place(queue, group, channel.new_place()), wanted, options, left)
+        return await _reader(
+            channel, method, tag, ConsumerKey(queue, group, channel.new_place()), wanted, options, left
+        )
     _check_none_left(left)
     skips_own = method.no_local and _check_no_local(options, method)
     if group != DEFAULT_GROUP and group not in groups:
         await channel.broker.declare_group(queue, group, filter=None if wanted is None else wanted.condition)
-    place = Place(queue, group, channel.new_place())
+    place = ConsumerKey(queue, group, channel.new_place())
     await _attach(channel, place, method.exclusive)
     if skips_own:
         channel.connection.mark_own()
@@ -110,7 +112,7 @@ def _check_no_local(options: dict[str, Any], method: Basic.Consume) -> bool:
     return True
 
 
-async def _attach(channel: Channel, place: Place, exclusive: bool) -> None:
+async def _attach(channel: Channel, place: ConsumerKey, exclusive: bool) -> None:
     try:
         await channel.broker.attach(place.queue, place.group, consumer=place.consumer, exclusive=exclusive)
     except ExclusiveConsumer as error:
@@ -122,7 +124,7 @@ async def _reader(
     channel: Channel,
     method: Basic.Consume,
     tag: str,
-    place: Place,
+    place: ConsumerKey,
     wanted: KeyFilter | None,
     options: dict[str, Any],
     left: Arguments,
@@ -169,7 +171,7 @@ async def get(channel: Channel, method: Basic.Get) -> Frame | None:
         raise precondition(f"'{method.queue}': basic.get knows no filter; consume with one")
     if (await channel.broker.queue_options(queue)).get("stream"):
         raise not_implemented(f"basic.get on the stream '{queue}'")
-    place = Place(queue, DEFAULT_GROUP, channel.getting_place)
+    place = ConsumerKey(queue, DEFAULT_GROUP, channel.getting_place)
     claim = await channel.broker.claim(
         queue,
         max=1,

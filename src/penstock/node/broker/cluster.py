@@ -28,7 +28,7 @@ from penstock.model.rows import REGISTRAR_SLOT, slot_of
 from penstock.node.broker.cluster_transaction import ClusterTransaction
 from penstock.node.broker.local import LocalBroker
 from penstock.node.broker.peer_client import PeerClient
-from penstock.node.cluster.forward import Forwarder, PeerChannel, Place, TryAgain
+from penstock.node.cluster.forward import Destination, Forwarder, PeerChannel, TryAgain
 from penstock.node.cluster.membership import Cluster
 from penstock.node.cluster.peering import ClusterPeering
 from penstock.node.cluster.peers import HttpPeers
@@ -39,30 +39,30 @@ OWNER_WITHIN_S: Final = 8.0
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Owner = LocalBroker | PeerClient
-Where = Callable[["ClusterBroker", tuple[Any, ...], dict[str, Any]], Place | None]
+Where = Callable[["ClusterBroker", tuple[Any, ...], dict[str, Any]], Destination | None]
 """From an operation's arguments to its owner; None where only the local broker can find that out."""
 
 
 # How the owner of an operation is found -------------------------------------------------------------------
 
 
-def queue(broker: ClusterBroker, args: tuple[Any, ...], named: dict[str, Any]) -> Place | None:
+def queue(broker: ClusterBroker, args: tuple[Any, ...], named: dict[str, Any]) -> Destination | None:
     """By the queue: the first argument."""
     name = args[0] if args else named.get("queue", named.get("name"))
-    return broker.place_of(name) if isinstance(name, str) else None
+    return broker.destination_of(name) if isinstance(name, str) else None
 
 
-def lease(_broker: ClusterBroker, args: tuple[Any, ...], named: dict[str, Any]) -> Place | None:
+def lease(_broker: ClusterBroker, args: tuple[Any, ...], named: dict[str, Any]) -> Destination | None:
     """By the lease, which names its lane."""
-    return Place(slot_of(lease_of(args[0] if args else named["lease"]).lane))
+    return Destination(slot_of(lease_of(args[0] if args else named["lease"]).lane))
 
 
-def registrar(_broker: ClusterBroker, _args: tuple[Any, ...], _named: dict[str, Any]) -> Place | None:
+def registrar(_broker: ClusterBroker, _args: tuple[Any, ...], _named: dict[str, Any]) -> Destination | None:
     """The one node that keeps what is in no queue: exchanges, bindings, schedules, marks, staged transactions."""
-    return Place(REGISTRAR_SLOT)
+    return Destination(REGISTRAR_SLOT)
 
 
-def routed(_broker: ClusterBroker, _args: tuple[Any, ...], _named: dict[str, Any]) -> Place | None:
+def routed(_broker: ClusterBroker, _args: tuple[Any, ...], _named: dict[str, Any]) -> Destination | None:
     """By where the messages are routed to: only the local broker can tell."""
     return None
 
@@ -77,15 +77,15 @@ def at(
     name = operation.__name__
 
     async def method(self: ClusterBroker, /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
-        began, place = asyncio.get_running_loop().time(), self.pinned or where(self, args, named)
-        if place is None or self._forwarder.is_here(place):
+        began, destination = asyncio.get_running_loop().time(), self.pinned or where(self, args, named)
+        if destination is None or self._forwarder.is_here(destination):
             try:
                 result: Result = await getattr(self._local, name)(*args, **named)
                 return result
             except NotOwner as error:  # and nothing was done: it has moved, or the local broker has found its owner
-                place = Place(error.slot, error.incarnation)
+                destination = Destination(error.slot, error.incarnation)
         carried_out = _carried_out(name, args, named)
-        forwarded: Result = await self._forward(place, carried_out, began=began, declares=declares)
+        forwarded: Result = await self._forward(destination, carried_out, began=began, declares=declares)
         return forwarded
 
     update_wrapper(method, operation, ("__name__", "__qualname__"), ())
@@ -103,12 +103,12 @@ def ticket_at(
         def moved(error: BaseException) -> Ticket[Result]:
             if not isinstance(error, NotOwner):
                 return Ticket.failed(error)
-            owner = Place(error.slot, error.incarnation)
+            owner = Destination(error.slot, error.incarnation)
             return Ticket.of(self._forward(owner, _carried_out(name, args, named)))
 
-        place = self.pinned or where(self, args, named)
-        if place is not None and not self._forwarder.is_here(place):
-            return Ticket.of(self._forward(place, _carried_out(name, args, named)))
+        destination = self.pinned or where(self, args, named)
+        if destination is not None and not self._forwarder.is_here(destination):
+            return Ticket.of(self._forward(destination, _carried_out(name, args, named)))
         ticket: Ticket[Result] = getattr(self._local, name)(*args, **named)
         return ticket.recover(moved)
 
@@ -181,7 +181,7 @@ class ClusterBroker(FrontBroker):
     """A broker of several nodes, seen from one of them."""
 
     def __init__(
-        self, local: LocalBroker, forwarder: Forwarder, pinned: Place | None = None, session_id: str = ""
+        self, local: LocalBroker, forwarder: Forwarder, pinned: Destination | None = None, session_id: str = ""
     ) -> None:
         """`pinned`: every operation is for the process that has the session `session_id` of an HTTP client."""
         self._local = local
@@ -190,7 +190,7 @@ class ClusterBroker(FrontBroker):
         self.pinned = pinned
         self.namespace = local.namespace
         self.consumer_name = "" if pinned else local.consumer_name
-        self._peers: dict[Place, PeerClient] = {}
+        self._peers: dict[Destination, PeerClient] = {}
         self._peering = ClusterPeering(forwarder.cluster, local, forwarder)
 
     @classmethod
@@ -367,43 +367,45 @@ class ClusterBroker(FrontBroker):
         return "elsewhere" if len(process) < 20 and self.is_alive(process) else "ended"
 
     def in_session(self, id: str) -> ClusterBroker:
-        place = Place(incarnation=int(id.partition(".")[0]))
-        return ClusterBroker(self._local, self._forwarder, place, id)
+        destination = Destination(incarnation=int(id.partition(".")[0]))
+        return ClusterBroker(self._local, self._forwarder, destination, id)
 
     def transaction(self) -> Transaction:
         return ClusterTransaction(self._local.transaction(), self._commit)
 
     async def _commit(self, local: Transaction, replay: Callable[[Transaction], Transaction]) -> Receipt:
         """Commit what was collected where it belongs."""
-        place = self.pinned
-        if place is None:
+        destination = self.pinned
+        if destination is None:
             try:
                 return await local.commit()
             except NotOwner as error:
-                place = Place(error.slot, error.incarnation)
-        return await self._forward(place, lambda owner, _: replay(owner.transaction()).commit())
+                destination = Destination(error.slot, error.incarnation)
+        return await self._forward(destination, lambda owner, _: replay(owner.transaction()).commit())
 
     # Forwarding -------------------------------------------------------------------------------------------
 
-    def place_of(self, name: str) -> Place:
+    def destination_of(self, name: str) -> Destination:
         """Who owns a queue. Of one that this node does not know, the owner of its home slot knows the truth."""
-        return Place(self._local.slot_of_queue(name))
+        return Destination(self._local.slot_of_queue(name))
 
     def _owns(self, queue: str) -> bool:
-        return self.pinned is None and self._forwarder.is_here(self.place_of(queue))
+        return self.pinned is None and self._forwarder.is_here(self.destination_of(queue))
 
-    def _peer(self, place: Place) -> PeerClient:
-        peer = self._peers.get(place)
+    def _peer(self, destination: Destination) -> PeerClient:
+        peer = self._peers.get(destination)
         if peer is None:
             local = self._local
-            channel = PeerChannel(self._forwarder, place, self.consumer_name, local.principal.name, local.session_key)
+            channel = PeerChannel(
+                self._forwarder, destination, self.consumer_name, local.principal.name, local.session_key
+            )
             peer = PeerClient(channel, self.namespace, self.consumer_name, self._session_id or None)
-            self._peers[place] = peer
+            self._peers[destination] = peer
         return peer
 
     async def _forward(
         self,
-        place: Place,
+        destination: Destination,
         carry_out: Callable[[Owner, Attempt], Awaitable[Result]],
         *,
         began: float | None = None,
@@ -415,7 +417,7 @@ class ClusterBroker(FrontBroker):
         while True:
             began = attempt.now()
             try:
-                result = await carry_out(self._peer(place), attempt)
+                result = await carry_out(self._peer(destination), attempt)
             except TryAgain as failed:
                 reason = failed.reason
                 attempt.waited_there(began)
@@ -423,11 +425,11 @@ class ClusterBroker(FrontBroker):
                 if declares:
                     await forwarder.refresh_catalog()
                 return result
-            if forwarder.is_here(place):
+            if forwarder.is_here(destination):
                 try:
                     return await carry_out(self._local, attempt)
                 except NotOwner as moved:
-                    place, reason = Place(moved.slot, moved.incarnation), moved
+                    destination, reason = Destination(moved.slot, moved.incarnation), moved
             if attempt.is_over:
                 forwarder.failed += 1
                 raise Unavailable(f"no node could be found that owns this: {reason}")

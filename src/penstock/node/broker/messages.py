@@ -137,7 +137,7 @@ class LocalMessages(Names, Messages):
         parts: list[Part],
     ) -> Ticket[Receipt]:
         """Into the store or, where that is away and the node has a spool, into that; later while there is an alarm."""
-        if large.are_large(parts) or (self._services.watermark.alarms and self._is_held_back(parts)):
+        if large.are_large(parts) or (self._services.alarms.low and self._is_held_back(parts)):
             return Ticket.of(self._publish_later(queue, exchange, messages, publish_id, count, parts))
         spool = self._services.spool
         if not spool.is_on:
@@ -155,20 +155,20 @@ class LocalMessages(Names, Messages):
     ) -> Receipt:
         """When no alarm holds it back; what has many bytes is encoded on a thread first."""
         size = self._services.publisher.check_limits(count, parts)
-        if self._services.watermark.alarms and self._is_held_back(parts):
-            await self._services.watermark.admit(size)
+        if self._services.alarms.low and self._is_held_back(parts):
+            await self._services.alarms.admit(size)
         return await self._publish(queue, exchange, messages, publish_id, count, await large.encoded(parts))
 
     def _is_held_back(self, parts: Sequence[Part]) -> bool:
         """Whether an alarm concerns these: all but what a front must write to serve consumers."""
-        exempt = self._services.watermark.exempt
+        exempt = self._services.alarms.exempt
         return any((part.queue.namespace, part.queue.name) not in exempt for part in parts)
 
     def keep_writing(self, queue: str) -> None:
-        self._services.watermark.exempt.add((self._namespace, queue))
+        self._services.alarms.exempt.add((self._namespace, queue))
 
     def alarms(self) -> Sequence[str]:
-        return self._services.watermark.alarms
+        return self._services.alarms.low
 
     # Consume ----------------------------------------------------------------------------------------------
 
@@ -390,8 +390,8 @@ class LocalTransaction(Transaction):
         for first, found in self._publishes:
             made = found if isinstance(found, list) else await found()
             parts += [_placed(part, first) for part in made]
-        if services.watermark.alarms and self._broker._is_held_back(parts):
-            await services.watermark.admit(sum(part.size for part in parts))
+        if services.alarms.low and self._broker._is_held_back(parts):
+            await services.alarms.admit(sum(part.size for part in parts))
         services.publisher.check_limits(self._count, parts)
         return await services.transactions.commit(self._settles, self._count, await large.encoded(parts))
 

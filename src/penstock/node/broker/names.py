@@ -13,6 +13,7 @@ from penstock.api.principal import ANYONE, Action, Caller, Kind
 from penstock.model import DEFAULT_GROUP, INTEGER_MAX, TIME_MS_MAX, check_integer
 from penstock.model.errors import ExclusiveQueue, Forbidden, NotFound
 from penstock.model.rows import REGISTRAR_SLOT, home_slot
+from penstock.node.alarms import Alarms
 from penstock.node.background.enqueued import Enqueueing
 from penstock.node.background.schedules import Schedules
 from penstock.node.catalog import Catalog, Group, Queue
@@ -41,7 +42,6 @@ from penstock.node.publish.transactions import Transactions
 from penstock.node.session import Session
 from penstock.node.spool.spool import Spool
 from penstock.node.staging.staging import Staging
-from penstock.node.watermark import Watermark
 
 _consumers = itertools.count(1)
 _NAME_OF: Final = {kind: f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}'s name" for kind in get_args(Kind)}
@@ -67,7 +67,7 @@ class Services(Protocol):
     transactions: Transactions
     staging: Staging
     spool: Spool
-    watermark: Watermark
+    alarms: Alarms
     enqueueing: Enqueueing
     claims: Claims
     waiters: Waiters

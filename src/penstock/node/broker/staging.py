@@ -81,8 +81,8 @@ class LocalStaging(Names, Staging):
             messages=batch.count,
             bytes=batch.size,
         )
-        if self._services.watermark.alarms:
-            await self._services.watermark.admit(batch.size)
+        if self._services.alarms.low:
+            await self._services.alarms.admit(batch.size)
         await self._services.staging.stage(place, target, batch, payload_most)
 
     def _staged(self, transaction: str, action: Action) -> tuple[str, str]:
@@ -105,8 +105,8 @@ class LocalStaging(Names, Staging):
             check_name(chunk, "a chunk's name")
         for mark in marks:
             self._check_registrars("mark", mark.name, "manage")
-        if chunks and self._services.watermark.alarms:
-            await self._services.watermark.admit(0)
+        if chunks and self._services.alarms.low:
+            await self._services.alarms.admit(0)
         return await self._services.staging.commit(place, chunks, marks, publish_id)
 
     async def abort_staged(self, transaction: str) -> None:

@@ -28,7 +28,7 @@ MOVED_S: Final = 1.0
 """A node that has not been the owner for so long, and has not answered, is dead or stopped."""
 
 
-class Place(NamedTuple):
+class Destination(NamedTuple):
     """Who must carry an operation out: the owner of a slot, or the process that has a session."""
 
     slot: int = -1
@@ -58,15 +58,15 @@ class Forwarder:
         """End every connection to other nodes."""
         self._peers.close()
 
-    def url(self, place: Place) -> str | None:
+    def url(self, destination: Destination) -> str | None:
         """Where the owner is; None while there is none, or where it is this node."""
         owner = self._ownership
-        node = owner.node_of(place.incarnation) if place.slot < 0 else owner.owner(place.slot)
+        node = owner.node_of(destination.incarnation) if destination.slot < 0 else owner.owner(destination.slot)
         return None if node is None or node.incarnation == owner.incarnation else node.url or None
 
-    def is_here(self, place: Place) -> bool:
+    def is_here(self, destination: Destination) -> bool:
         """Whether this node carries it out: it is the owner, or its spool keeps publishes while the store is away."""
-        return place.slot >= 0 and (self._ownership.owns(place.slot) or self.cluster.is_store_away)
+        return destination.slot >= 0 and (self._ownership.owns(destination.slot) or self.cluster.is_store_away)
 
     async def look_again(self) -> None:
         """Until the store may have told who the owner is."""
@@ -78,13 +78,13 @@ class Forwarder:
         """Know here too what another node has just declared."""
         await self.cluster.catalog_feed.refresh()
 
-    async def attempt(self, place: Place, request: Request, headers: bytes) -> Answer:
+    async def attempt(self, destination: Destination, request: Request, headers: bytes) -> Answer:
         """One attempt at the owner. Raises `TryAgain`, or `Unavailable` where it may have been done."""
-        url = self.url(place)
+        url = self.url(destination)
         if url is None:
             raise TryAgain(Unavailable(self._ownership.closed or "nobody owns this now"))
         try:
-            answer = await self._while_owner(place, url, request, headers)
+            answer = await self._while_owner(destination, url, request, headers)
         except NotSent as failed:
             raise TryAgain(failed) from None
         except Broken as failed:
@@ -97,10 +97,10 @@ class Forwarder:
         self.forwarded += 1
         return answer
 
-    async def _while_owner(self, place: Place, url: str, request: Request, headers: bytes) -> Answer:
+    async def _while_owner(self, destination: Destination, url: str, request: Request, headers: bytes) -> Answer:
         """The answer; given up on when another node has been the owner for a while."""
         body = (request.body, request.more) if request.more else (request.body,)
-        hop = TO_SESSION if place.slot < 0 else b""
+        hop = TO_SESSION if destination.slot < 0 else b""
         sending = self._peers.send(
             url, request.method, request.target, request.headers + headers, body, seconds=ANSWER_WITHIN_S, hop=hop
         )
@@ -109,7 +109,7 @@ class Forwarder:
         try:
             while not task.done():
                 await asyncio.wait([task], timeout=LOOK_S)
-                if self.url(place) == url:
+                if self.url(destination) == url:
                     give_up_at = None
                 elif give_up_at is None:
                     give_up_at = loop.time() + MOVED_S
@@ -121,13 +121,13 @@ class Forwarder:
 
 
 class PeerChannel:
-    """The owner of one place, as a client's operations see it: something that answers requests."""
+    """One destination, as a client's operations see it: something that answers requests."""
 
     def __init__(
-        self, forwarder: Forwarder, place: Place, consumer: str, principal: str, session_key: str | None
+        self, forwarder: Forwarder, destination: Destination, consumer: str, principal: str, session_key: str | None
     ) -> None:
         self._forwarder = forwarder
-        self._place = place
+        self._destination = destination
         named = {CONSUMER: consumer, PRINCIPAL: principal, SESSION_NAME: session_key}
         self._headers = b"".join(
             b"%b: %b\r\n" % (header, text.encode("latin-1", "replace")) for header, text in named.items() if text
@@ -136,7 +136,7 @@ class PeerChannel:
 
     async def send(self, request: Request, _retry: Retry) -> Reply:
         """The successful answer, or the error that the other node answers with. It is sent once."""
-        answer = await self._forwarder.attempt(self._place, request, self._headers)
+        answer = await self._forwarder.attempt(self._destination, request, self._headers)
         if answer.status >= 400:
             raise error_of(answer)
         return Reply(answer.body, False, answer.status)

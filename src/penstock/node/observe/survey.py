@@ -20,6 +20,7 @@ from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Group as GroupState
 from penstock.core.lane import Lane
 from penstock.model.errors import Closed, PenstockError
+from penstock.node.alarms import Alarms
 from penstock.node.background.enqueued import Enqueueing
 from penstock.node.background.scrub import Scrub
 from penstock.node.cache import BatchCache
@@ -32,7 +33,6 @@ from penstock.node.lifecycle import Lifecycle
 from penstock.node.observe.counters import Counters
 from penstock.node.observe.damage import Damage
 from penstock.node.spool.spool import Spool
-from penstock.node.watermark import Watermark
 
 SLICE_S: Final = 0.003
 """So long the survey works before it lets others run."""
@@ -55,7 +55,7 @@ class Survey:
     _spool: Spool
     _damage: Damage
     _scrub: Scrub
-    _watermark: Watermark
+    _alarms: Alarms
     _clock: Clock
     _lifecycle: Lifecycle
 
@@ -101,7 +101,7 @@ class Survey:
             damage_notes=len(self._damage.notes()),
             damaged_messages={**self._damage.messages},
             damaged_lanes=self._damage.lanes,
-            alarms=self._watermark.numbers(),
+            alarms=self._alarms.numbers(),
             spool=self._spool.numbers(),
             scrub=self._scrub.numbers(),
             now_ms=self._clock.now_ms(),

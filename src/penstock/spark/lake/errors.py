@@ -35,7 +35,7 @@ class LakeGap(LakeError):
 
 
 class LakeConflict(LakeError):
-    """Another writer moved the same lane's mark, or removed the same files, first."""
+    """Another writer moved the same lane's high-water offset, or removed the same files, first."""
 
     code = "lake_conflict"
 

@@ -47,7 +47,7 @@ Reports = dict[str, Report]
 """By table, what one task wrote."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class TableVersion(msgspec.Struct, frozen=True):
     """A table at the version that decides what is new."""
 
     storage: Storage
@@ -64,7 +64,7 @@ def register(spark: SparkSession) -> None:
 
 def write_files(rows: DataFrame, tables: Mapping[str, LakeTable]) -> dict[str, list[Report]]:
     """Write what is new among rows of the source; by table what its tasks wrote, durable and invisible."""
-    places = {name: Place(table.storage, table.version) for name, table in tables.items()}
+    places = {name: TableVersion(table.storage, table.version) for name, table in tables.items()}
     with tempfile.TemporaryDirectory(prefix="penstock-reports-") as folder:
         options = {PLACES: msgspec.json.encode(places).decode(), FOLDER: folder}
         with told_by_tasks():
@@ -91,7 +91,7 @@ class LakeFiles(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> FilesWriter:
         if overwrite:
             raise InvalidArgument("the lake is only ever appended to")
-        places = msgspec.json.decode(self.options[PLACES], type=dict[str, Place])
+        places = msgspec.json.decode(self.options[PLACES], type=dict[str, TableVersion])
         needed = SCHEMAS[STATS].names if STATS in places else ["queue", "queue_id", "lane", "offset", "published_at"]
         missing = set(needed) - {"date"} - set(schema.fieldNames())
         if missing and PACKED not in schema.fieldNames():
@@ -109,7 +109,7 @@ class Written(WriterCommitMessage):
 class FilesWriter(DataSourceArrowWriter):
     """`write` runs in every task, `commit` or `abort` once, beside the driver."""
 
-    def __init__(self, places: dict[str, Place], folder: str) -> None:
+    def __init__(self, places: dict[str, TableVersion], folder: str) -> None:
         self._places = places
         self._folder = folder
 

@@ -1,8 +1,8 @@
-"""One Delta table of the lake: its files, its marks, and commits that are durable when they return.
+"""One Delta table of the lake: its files, how far it goes, and commits that are durable when they return.
 
-A mark is the first offset of a lane that is not in the lake yet. It is kept in the Delta log as an app transaction, in
-the same commit as the files that it speaks of: either both are there or neither is. A handle stands for one version;
-what it commits is refused if another writer moved one of the same marks after that version.
+A lane's high-water offset is the first that is not in the lake yet. It is kept in the Delta log as an app transaction,
+in the same commit as the files that it speaks of: either both are there or neither is. A handle stands for one version;
+what it commits is refused if another writer moved one of the same offsets after that version.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class LakeTable:
             )
 
     def mark(self, queue_id: int, lane: int) -> int | None:
-        """The first offset of the lane that is not in the lake; None if nothing of it ever was."""
+        """The lane's high-water offset: the first that is not in the lake; None if nothing of it ever was."""
         return self._delta.transaction_version(mark_id(queue_id, lane))
 
     def floor(self, queue_id: int, lane: int) -> int | None:
@@ -178,7 +178,10 @@ class LakeTable:
         floors: Mapping[LaneKey, int] | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> LakeTable:
-        """Make files visible and move marks, together; durable when this returns the table at its new version."""
+        """Make files visible and move high-water offsets, together.
+
+        Durable when this returns the table at its new version.
+        """
         now = now_ms()
         adds = [self._add(file, now, data_change=True) for file in files]
         moved = [Transaction(mark_id(*lane), offset, now) for lane, offset in sorted(marks.items())]
@@ -236,7 +239,7 @@ class LakeTable:
         now = self.reopened()
         moved = [lane for lane in lanes if now.mark(*lane) != self.mark(*lane)]
         if moved or (not lanes and now.version != before) or now.properties != self.properties:
-            what = f"the mark of queue {moved[0][0]}, lane {moved[0][1]}" if moved else f"version {before}"
+            what = f"the high-water offset of queue {moved[0][0]}, lane {moved[0][1]}" if moved else f"version {before}"
             return LakeConflict(
                 f"another writer of {self.storage.url} was first: {what} has moved; nothing was written twice"
             )

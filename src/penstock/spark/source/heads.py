@@ -17,7 +17,7 @@ from penstock.api.scan import LanePlace
 from penstock.model import EVENTS_PATTERN, EVENTS_QUEUE, is_events_queue
 from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark.clients import Access, client_of
-from penstock.spark.source.options import Place, QueueChoice, chosen_queues, prefixes
+from penstock.spark.source.options import Bound, QueueChoice, chosen_queues, prefixes
 from penstock.spark.source.planning import Heads, QueueHead, check_lanes
 
 AGE_S_MIN: Final = 0.05
@@ -61,7 +61,7 @@ class HeadReader:
             )
         return {lane: lanes[lane] for lane in wanted}
 
-    def at_times(self, place: Place, heads: Heads) -> Heads:
+    def at_times(self, place: Bound, heads: Heads) -> Heads:
         """The heads, with where each lane was at the time that the place says for it."""
         check_lanes(place, heads)
         client = client_of(self._access)

@@ -67,7 +67,7 @@ _COMMA: Final = re.compile(r"(?<!\[),|,(?!\])")
 """What stands between names; `[,]` is a comma in a pattern."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class Bound(msgspec.Struct, frozen=True):
     """Where a read starts or ends: `earliest` or `latest`, a time for all, or a time or an offset for each lane."""
 
     everywhere: int | None = None
@@ -114,8 +114,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None
     namespace: str
     queues: QueueChoice
-    starting: Place
-    ending: Place
+    starting: Bound
+    ending: Bound
     rows_max: int
     bytes_max: int | None
     rows_min: int | None
@@ -278,7 +278,7 @@ def _columns(named: OptionTexts) -> tuple[str, ...] | None:
 # Places --------------------------------------------------------------------------------------------------
 
 
-def _starting(named: OptionTexts, streaming: bool | None) -> Place:
+def _starting(named: OptionTexts, streaming: bool | None) -> Bound:
     place = _place(named, "starting", "latest" if streaming else "earliest")
     _refuse_future(place)
     strategy = named.choice("startingOffsetsByTimestampStrategy", ("latest", "error"))
@@ -296,7 +296,7 @@ def _starting(named: OptionTexts, streaming: bool | None) -> Place:
     return place
 
 
-def _refuse_future(place: Place) -> None:
+def _refuse_future(place: Bound) -> None:
     """A read from a time that has not come has no rows, and a stream would begin with messages that are older."""
     times = [time for lanes in (place.times or {}).values() for time in lanes.values()]
     latest_ms = max([*times, place.time_ms or 0])
@@ -308,7 +308,7 @@ def _refuse_future(place: Place) -> None:
         )
 
 
-def _ending(named: OptionTexts) -> Place:
+def _ending(named: OptionTexts) -> Bound:
     place = _place(named, "ending", "latest")
     if _mentions(place, EARLIEST):
         raise InvalidArgument(
@@ -318,31 +318,31 @@ def _ending(named: OptionTexts) -> Place:
     return place
 
 
-def _mentions(place: Place, special: int) -> bool:
+def _mentions(place: Bound, special: int) -> bool:
     lanes = (place.offsets or {}).values()
     return place.everywhere == special or any(special in offsets.values() for offsets in lanes)
 
 
-def _place(named: OptionTexts, which: str, default: str) -> Place:
+def _place(named: OptionTexts, which: str, default: str) -> Bound:
     """A time wins over times for each lane, and they over offsets, as in Spark's Kafka connector."""
     name = f"{which}Timestamp"
     time = named.text(name)
     if time is not None:
-        return Place(time_ms=moment_ms(time, name), text=time, option=name)
+        return Bound(time_ms=moment_ms(time, name), text=time, option=name)
     name = f"{which}OffsetsByTimestamp"
     times = named.text(name)
     if times is not None:
-        return Place(times=_times(name, times), text=times, option=name)
+        return Bound(times=_times(name, times), text=times, option=name)
     name = f"{which}Offsets"
     text = named.text(name) or default
     if text.lower() in ("earliest", "latest"):
-        return Place(everywhere=EARLIEST if text.lower() == "earliest" else LATEST, text=text, option=name)
+        return Bound(everywhere=EARLIEST if text.lower() == "earliest" else LATEST, text=text, option=name)
     example = '{"orders": {"0": 23, "1": -2}}'
     if not text.startswith("{"):
         raise InvalidArgument(f"option {name} must be earliest, latest or JSON such as {example}, not {text!r}")
     by_queue = _decoded(text, dict[str, dict[str, int]], name, example)
     offsets = {queue: _offsets(name, queue, lanes) for queue, lanes in by_queue.items()}
-    return Place(offsets=offsets, text=text, option=name)
+    return Bound(offsets=offsets, text=text, option=name)
 
 
 def _times(name: str, text: str) -> dict[str, dict[int, int]]:

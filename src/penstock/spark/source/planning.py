@@ -15,7 +15,7 @@ import msgspec
 from penstock.api.scan import LanePlace
 from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark.source.offsets import Position, QueuePosition
-from penstock.spark.source.options import EARLIEST, LATEST, Place
+from penstock.spark.source.options import EARLIEST, LATEST, Bound
 
 SLICE_ROWS: Final = 250_000
 """Rows of a slice: a lane's range is cut into slices, so that a large one keeps several cores busy."""
@@ -72,7 +72,7 @@ class Gap(msgspec.Struct, frozen=True):
 # Where a read begins and ends ----------------------------------------------------------------------------
 
 
-def placed(place: Place, heads: Heads) -> Position:
+def placed(place: Bound, heads: Heads) -> Position:
     """A place as an offset for each lane of each queue. With times, the heads carry what is there at them."""
     check_lanes(place, heads)
     return {
@@ -81,7 +81,7 @@ def placed(place: Place, heads: Heads) -> Position:
     }
 
 
-def _offset(place: Place, queue: str, head: LanePlace) -> int:
+def _offset(place: Bound, queue: str, head: LanePlace) -> int:
     if place.has_times:
         at_time = head.end if head.at_time is None else min(head.at_time, head.end)
         if at_time == head.end and place.needs_match:
@@ -97,7 +97,7 @@ def _offset(place: Place, queue: str, head: LanePlace) -> int:
     return head.first if wanted == EARLIEST else wanted
 
 
-def check_lanes(place: Place, heads: Heads) -> None:
+def check_lanes(place: Bound, heads: Heads) -> None:
     """Every lane of every queue, and no others, where a place names them: what is left out would be a guess."""
     named = place.offsets if place.times is None else place.times
     if named is None:

@@ -22,7 +22,7 @@ from penstock.spark.clients import client_of
 from penstock.spark.source.cursor import Cursor
 from penstock.spark.source.heads import HeadReader
 from penstock.spark.source.offsets import Position, position_json, position_of
-from penstock.spark.source.options import Place, ReadOptions
+from penstock.spark.source.options import Bound, ReadOptions
 from penstock.spark.source.planning import (
     Heads,
     LaneKey,
@@ -89,7 +89,7 @@ class PenstockBatchReader(DataSourceReader):
             if groups[group].get("kind") == "stream":
                 raise WrongKind(f"group {group!r} of queue {queue!r} is a stream: it has no delivery state")
 
-    def _placed(self, reader: HeadReader, place: Place, heads: Heads) -> Position:
+    def _placed(self, reader: HeadReader, place: Bound, heads: Heads) -> Position:
         return placed(place, reader.at_times(place, heads) if place.has_times else heads)
 
 

@@ -59,6 +59,6 @@ def test_a_job_is_checked_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(session, "spark_session", start)
     module: Any = SimpleNamespace(check=refuse, run=start)
-    place = running.Place(ServerAddress("http://127.0.0.1:1", "", "default"), None, {}, False)
+    place = running.JobContext(ServerAddress("http://127.0.0.1:1", "", "default"), None, {}, False)
     with pytest.raises(NotFound, match="again"):
         running.run_in_session(running.Job("replay", {}, "id", "what"), place, module, None, None)

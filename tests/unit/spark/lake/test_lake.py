@@ -284,7 +284,7 @@ def test_of_two_archives_one_wins_and_nothing_doubles(storage: Storage, known: i
     first, second = lake.reopened(), lake.reopened()
     reports = [write(handle, rows(known, 30)) for handle in (first, second)]
     landing.commit(first, [reports[0]], first_offset)
-    with pytest.raises(LakeConflict, match="the mark of queue 7, lane 0 has moved"):
+    with pytest.raises(LakeConflict, match="the high-water offset of queue 7, lane 0 has moved"):
         landing.commit(second, [reports[1]], first_offset)
     again = archive(second.reopened(), rows(known, 40))
     assert identities(again) == [(7, 0, offset) for offset in range(40)]

@@ -13,7 +13,7 @@ from penstock.spark.source.options import (
     OPTIONS,
     ROWS_PER_TRIGGER,
     TRIGGER_DELAY_MS,
-    Place,
+    Bound,
     QueueChoice,
     ReadOptions,
     as_pattern,
@@ -39,8 +39,8 @@ def test_the_defaults_of_a_batch_read() -> None:
     assert options.token is None
     assert options.namespace == "default"
     assert options.queues == QueueChoice(("orders",), (), "orders")
-    assert options.starting == Place(everywhere=EARLIEST, text="earliest", option="startingOffsets")
-    assert options.ending == Place(everywhere=LATEST, text="latest", option="endingOffsets")
+    assert options.starting == Bound(everywhere=EARLIEST, text="earliest", option="startingOffsets")
+    assert options.ending == Bound(everywhere=LATEST, text="latest", option="endingOffsets")
     assert options.fail_on_data_loss
     assert options.payload
     assert (options.columns, options.where, options.group, options.partitions_min) == (None, None, None, None)
@@ -48,7 +48,7 @@ def test_the_defaults_of_a_batch_read() -> None:
 
 def test_the_defaults_of_a_stream() -> None:
     options = stream()
-    assert options.starting == Place(everywhere=LATEST, text="latest", option="startingOffsets")
+    assert options.starting == Bound(everywhere=LATEST, text="latest", option="startingOffsets")
     assert options.rows_max == ROWS_PER_TRIGGER == 500_000
     assert options.delay_ms == TRIGGER_DELAY_MS
     assert (options.bytes_max, options.rows_min, options.cursor) == (None, None, None)
@@ -200,13 +200,13 @@ def test_a_filter_that_does_not_parse_is_refused_at_once() -> None:
 
 def test_a_time_wins_over_offsets() -> None:
     options = batch(startingTimestamp="1000", startingOffsets='{"orders": {"0": 5}}', endingTimestamp="2000")
-    assert options.starting == Place(time_ms=1000, text="1000", option="startingTimestamp")
-    assert options.ending == Place(time_ms=2000, text="2000", option="endingTimestamp")
+    assert options.starting == Bound(time_ms=1000, text="1000", option="startingTimestamp")
+    assert options.ending == Bound(time_ms=2000, text="2000", option="endingTimestamp")
 
 
 def test_offsets_as_json() -> None:
     text = '{"orders": {"0": 23, "1": -2}}'
-    assert batch(startingOffsets=text).starting == Place(
+    assert batch(startingOffsets=text).starting == Bound(
         offsets={"orders": {0: 23, 1: EARLIEST}}, text=text, option="startingOffsets"
     )
 

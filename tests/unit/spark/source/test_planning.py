@@ -9,7 +9,7 @@ import pytest
 from penstock.api.scan import LanePlace
 from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark.source.offsets import Position, QueuePosition
-from penstock.spark.source.options import EARLIEST, LATEST, Place
+from penstock.spark.source.options import EARLIEST, LATEST, Bound
 from penstock.spark.source.planning import (
     Gap,
     Heads,
@@ -52,26 +52,26 @@ def position(id: int = 1, *offsets: int) -> Position:
 
 def test_earliest_latest_and_offsets() -> None:
     there = heads(q=[(3, 10), (0, 7)])
-    assert placed(Place(everywhere=EARLIEST), there) == position(1, 3, 0)
-    assert placed(Place(everywhere=LATEST), there) == position(1, 10, 7)
-    assert placed(Place(offsets={"q": {0: 5, 1: EARLIEST}}), there) == position(1, 5, 0)
-    assert placed(Place(offsets={"q": {0: LATEST, 1: 99}}), there) == position(1, 10, 99)
+    assert placed(Bound(everywhere=EARLIEST), there) == position(1, 3, 0)
+    assert placed(Bound(everywhere=LATEST), there) == position(1, 10, 7)
+    assert placed(Bound(offsets={"q": {0: 5, 1: EARLIEST}}), there) == position(1, 5, 0)
+    assert placed(Bound(offsets={"q": {0: LATEST, 1: 99}}), there) == position(1, 10, 99)
 
 
 def test_a_time_is_where_the_server_says() -> None:
     there = {"q": QueueHead(1, {0: LanePlace(0, 0, 10, 0, at_time=4), 1: LanePlace(1, 0, 8, 0, at_time=8)})}
-    assert placed(Place(time_ms=5), there) == position(1, 4, 8)
-    assert placed(Place(times={"q": {0: 5, 1: 9}}), there) == position(1, 4, 8)
+    assert placed(Bound(time_ms=5), there) == position(1, 4, 8)
+    assert placed(Bound(times={"q": {0: 5, 1: 9}}), there) == position(1, 4, 8)
     with pytest.raises(InvalidArgument, match=r"says nothing of lane 1 of queue 'q': name every lane$"):
-        placed(Place(times={"q": {0: 5}}, option="startingOffsetsByTimestamp"), there)
+        placed(Bound(times={"q": {0: 5}}, option="startingOffsetsByTimestamp"), there)
 
 
 def test_a_time_without_a_message_is_an_error_if_asked() -> None:
     there = {"q": QueueHead(1, {0: LanePlace(0, 0, 10, 0, at_time=4), 1: LanePlace(1, 0, 8, 0, at_time=8)})}
     with pytest.raises(NotFound, match=r"no message of lane 1 of queue 'q'.*startingTimestamp says \(now\)"):
-        placed(Place(time_ms=5, text="now", option="startingTimestamp", needs_match=True), there)
+        placed(Bound(time_ms=5, text="now", option="startingTimestamp", needs_match=True), there)
     later = {"q": QueueHead(1, {0: LanePlace(0, 0, 10, 0, at_time=12)})}
-    assert placed(Place(time_ms=5), later) == position(1, 10)  # came after the ends were seen
+    assert placed(Bound(time_ms=5), later) == position(1, 10)  # came after the ends were seen
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_time_without_a_message_is_an_error_if_asked() -> None:
 )
 def test_offsets_must_name_every_lane_and_no_other(offsets: dict[str, dict[int, int]], words: str) -> None:
     with pytest.raises(InvalidArgument) as error:
-        placed(Place(offsets=offsets, option="startingOffsets"), heads(q=[(0, 5), (0, 5)]))
+        placed(Bound(offsets=offsets, option="startingOffsets"), heads(q=[(0, 5), (0, 5)]))
     assert words in str(error.value)
 
 

@@ -25,7 +25,7 @@ from penstock.spark.lake.reading import Choice, LaneRange
 from penstock.spark.lake.source import frame
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.source.heads import HeadReader
-from penstock.spark.source.options import Place, chosen_queues
+from penstock.spark.source.options import Bound, chosen_queues
 from penstock.spark.source.planning import Heads, LaneSlice
 from penstock.spark.times import bound_us, microseconds
 
@@ -153,7 +153,7 @@ def _in_log(options: HistoryOptions, table: LakeTable | None) -> list[LaneSlice]
 
 def _at(reader: HeadReader, heads: Heads, moment: dt.datetime | None) -> Heads:
     """Where lanes were at the moment, if there is one."""
-    return heads if moment is None else reader.at_times(Place(time_ms=_milliseconds(moment)), heads)
+    return heads if moment is None else reader.at_times(Bound(time_ms=_milliseconds(moment)), heads)
 
 
 def _milliseconds(moment: dt.datetime) -> int:

@@ -53,7 +53,7 @@ class TriageOptions(ServerOptions, frozen=True, kw_only=True):
     """At most this many letters a second."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class DeadLane(msgspec.Struct, frozen=True):
     """One lane of a queue with dead letters of a group."""
 
     queue: str
@@ -76,23 +76,23 @@ def run(spark: SparkSession, options: TriageOptions, progress: Progress) -> Summ
 # Dead letters --------------------------------------------------------------------------------------------
 
 
-def _places(client: Client, queues: list[str], group: str | None) -> list[Place]:
+def _places(client: Client, queues: list[str], group: str | None) -> list[DeadLane]:
     found = []
     for queue in queues:
         groups = [one.group for one in client.stats(queue).groups if one.dead and group in (None, one.group)]
         if groups:
             lanes = client.lanes(queue)
-            found += [Place(queue, lanes.queue_id, name, one.lane) for name in groups for one in lanes.lanes]
+            found += [DeadLane(queue, lanes.queue_id, name, one.lane) for name in groups for one in lanes.lanes]
     return found
 
 
-def _letters(spark: SparkSession, options: TriageOptions, places: list[Place]) -> DataFrame:
+def _letters(spark: SparkSession, options: TriageOptions, places: list[DeadLane]) -> DataFrame:
     """The dead letters of these places, a row for each range that died together, with a comparable `error`."""
     ranges = spark.sparkContext.parallelize(places, max(1, len(places))).flatMap(partial(_read, options.access))
     return spark.createDataFrame(ranges, SCHEMA).withColumn("error", normalised(F.col("text")))
 
 
-def _read(access: Access, place: Place) -> Iterator[tuple[Any, ...]]:
+def _read(access: Access, place: DeadLane) -> Iterator[tuple[Any, ...]]:
     """The dead letters of a lane, in a task."""
     client = client_of(access)
     names = ("lane", "start", "end", "reason", "error", "attempts", "consumer", "dead_ms")

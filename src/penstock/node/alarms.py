@@ -1,6 +1,6 @@
 """Alarms: memory or disk is low, so publishes are held back and then refused; consumers go on, so that queues drain.
 
-A publish looks at `alarms`, one attribute. While there are any it waits, for a bounded time and with a bound on the
+A publish looks at `low`, one attribute. While there are any it waits, for a bounded time and with a bound on the
 bytes that wait, and then fails with `ResourceAlarm`. Claims, verdicts, reads, purges and declarations never ask. Each
 node judges for itself: what is forwarded gets its owner's answer. An alarm ends well below the mark where it began, so
 that it does not come and go. Knows no queue, no front and no store: who publishes what is for the callers.
@@ -39,7 +39,7 @@ MIB: Final = 1 << 20
 log = logging.getLogger("penstock.node")
 
 
-class Watermark:
+class Alarms:
     """The alarms of one node."""
 
     def __init__(self, limits: Limits, disks: Mapping[str, Path], relieve: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ class Watermark:
         """Bytes of memory at which the alarm begins; 0 for never."""
         self._of = limit or 0
         self._raised: dict[str, str] = {}
-        self.alarms: tuple[str, ...] = ()
+        self.low: tuple[str, ...] = ()
         """What is low, for people to read. Empty while all is well."""
         self._ended = asyncio.Event()
         self._waiting_bytes = 0
@@ -68,7 +68,7 @@ class Watermark:
 
     def check(self) -> None:
         """Raise while there is an alarm: for what can wait by itself."""
-        if self.alarms:
+        if self.low:
             raise self._refusal()
 
     async def admit(self, size: int) -> None:
@@ -80,7 +80,7 @@ class Watermark:
         self._waiting_bytes += cost
         try:
             async with asyncio.timeout(self._limits.alarm_wait):
-                while self.alarms:
+                while self.low:
                     await self._ended.wait()
         except TimeoutError:
             raise self._refusal() from None
@@ -89,7 +89,7 @@ class Watermark:
 
     def _refusal(self) -> ResourceAlarm:
         self.refused += 1
-        return ResourceAlarm(f"{'; '.join(self.alarms)}. Nothing was published; consumers go on: try again later")
+        return ResourceAlarm(f"{'; '.join(self.low)}. Nothing was published; consumers go on: try again later")
 
     def numbers(self) -> AlarmNumbers:
         watched = (*(("memory",) if self.memory_mark else ()), *(self._disks if self._limits.disk_free_bytes else ()))
@@ -154,8 +154,8 @@ class Watermark:
             log.warning("%s%s. Publishes are held back; consume or purge messages, %s", text, where, advice)
         elif was_low and not is_low:
             log.warning("%s is not low any more: %s", name, text.partition(": ")[2])
-        self.alarms = tuple(self._raised.values())
-        if self.alarms:
+        self.low = tuple(self._raised.values())
+        if self.low:
             self._ended.clear()
         else:
             self._ended.set()

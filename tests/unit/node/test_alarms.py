@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import ResourceAlarm
+from penstock.node.alarms import WAITER_BYTES, WAITING_BYTES_MAX, Alarms
 from penstock.node.limits import Limits
 from penstock.node.observe import resources
-from penstock.node.watermark import WAITER_BYTES, WAITING_BYTES_MAX, Watermark
 
 MIB = 1 << 20
 FOLDER = Path("somewhere")
 
 
-def watermark(wait: float = 0.0) -> Watermark:
+def alarms(wait: float = 0.0) -> Alarms:
     """The memory mark is at 1,000 MiB, the disk's floor at 100 MiB."""
-    made = Watermark(Limits(disk_free_bytes=100 * MIB, alarm_wait=wait), {"store": FOLDER}, lambda: None)
+    made = Alarms(Limits(disk_free_bytes=100 * MIB, alarm_wait=wait), {"store": FOLDER}, lambda: None)
     made.memory_mark = 1_000 * MIB
     return made
 
 
 def test_memory_at_the_mark_is_fine_and_one_past_it_is_not() -> None:
-    made = watermark()
+    made = alarms()
     made.judge_memory(1_000 * MIB)
     made.check()
     made.judge_memory(1_000 * MIB + 1)
@@ -34,28 +34,28 @@ def test_memory_at_the_mark_is_fine_and_one_past_it_is_not() -> None:
 
 
 def test_an_alarm_of_memory_ends_a_tenth_below_the_mark() -> None:
-    made = watermark()
+    made = alarms()
     made.judge_memory(1_001 * MIB)
     made.judge_memory(900 * MIB + 1)
-    assert made.alarms
+    assert made.low
     made.judge_memory(900 * MIB)
-    assert not made.alarms
+    assert not made.low
 
 
 def test_a_disk_at_its_floor_is_fine_and_one_below_it_is_not_until_a_quarter_more_is_free() -> None:
-    made = watermark()
+    made = alarms()
     made.judge_disk("store", 100 * MIB, FOLDER)
-    assert not made.alarms
+    assert not made.low
     made.judge_disk("store", 100 * MIB - 1, FOLDER)
-    assert "the store's disk is low" in made.alarms[0]
+    assert "the store's disk is low" in made.low[0]
     made.judge_disk("store", 125 * MIB - 1, FOLDER)
-    assert made.alarms
+    assert made.low
     made.judge_disk("store", 125 * MIB, FOLDER)
-    assert not made.alarms
+    assert not made.low
 
 
 def test_two_alarms_are_told_together_and_end_one_by_one() -> None:
-    made = watermark()
+    made = alarms()
     made.judge_memory(2_000 * MIB)
     made.judge_disk("store", 0, FOLDER)
     with pytest.raises(ResourceAlarm, match=r"memory is low.*; the store's disk is low"):
@@ -69,7 +69,7 @@ def test_two_alarms_are_told_together_and_end_one_by_one() -> None:
 def test_the_log_says_when_it_begins_and_ends_once_each_with_numbers_and_what_to_do(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    made = watermark()
+    made = alarms()
     with caplog.at_level(logging.WARNING):
         for free in (50, 50, 60, 200, 200):
             made.judge_disk("store", free * MIB, FOLDER)
@@ -81,7 +81,7 @@ def test_the_log_says_when_it_begins_and_ends_once_each_with_numbers_and_what_to
 
 def test_a_publish_waits_until_the_alarm_ends() -> None:
     async def check() -> None:
-        made = watermark(wait=30.0)
+        made = alarms(wait=30.0)
         made.judge_memory(2_000 * MIB)
         waiting = asyncio.create_task(made.admit(10))
         await asyncio.sleep(0)
@@ -94,7 +94,7 @@ def test_a_publish_waits_until_the_alarm_ends() -> None:
 
 def test_a_publish_that_waited_in_vain_is_refused() -> None:
     async def check() -> None:
-        made = watermark(wait=0.01)
+        made = alarms(wait=0.01)
         made.judge_memory(2_000 * MIB)
         with pytest.raises(ResourceAlarm, match="Nothing was published; consumers go on"):
             await made.admit(10)
@@ -105,7 +105,7 @@ def test_a_publish_that_waited_in_vain_is_refused() -> None:
 
 def test_what_waits_is_bounded_in_bytes() -> None:
     async def check() -> None:
-        made = watermark(wait=30.0)
+        made = alarms(wait=30.0)
         made.judge_memory(2_000 * MIB)
         waiting = asyncio.create_task(made.admit(WAITING_BYTES_MAX - 2 * WAITER_BYTES))
         last = asyncio.create_task(made.admit(0))
