@@ -51,5 +51,6 @@ def test_a_file_whose_tests_share_a_server_stays_whole() -> None:
     pika, kombu = "tests/clients/amqp/test_pika.py", "tests/clients/amqp/test_kombu.py"
     assert unit_of(f"{pika}::test_one") == unit_of(f"{pika}::test_two[a::b]") == pika
     assert unit_of(f"{kombu}::test_one") == kombu
-    assert unit_of("tests/unit/core/test_lane.py::test_one") != unit_of("tests/unit/core/test_lane.py::test_two")
+    lane = "tests/unit/core/lane/test_lane.py"
+    assert unit_of(f"{lane}::test_one") != unit_of(f"{lane}::test_two")
     assert [name for name in SHARED_BY_FILE if not (ROOT / name).exists()] == []

@@ -44,7 +44,7 @@ from penstock.core.filters.syntax_tree import (
 )
 from penstock.model import Message
 from penstock.model.errors import InvalidFilter
-from tests.unit.core.filter_text import to_text
+from tests.unit.core.filters.filter_text import to_text
 
 NOW = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
