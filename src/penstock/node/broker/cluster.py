@@ -52,6 +52,12 @@ def queue(broker: ClusterBroker, args: tuple[Any, ...], named: dict[str, Any]) -
     return broker.destination_of(name) if isinstance(name, str) else None
 
 
+def target(broker: ClusterBroker, args: tuple[Any, ...], named: dict[str, Any]) -> Destination | None:
+    """By the queue, unless this node's spool takes what is published to it: that stays behind what is there."""
+    name = args[0] if args else named.get("queue")
+    return None if isinstance(name, str) and broker.spools_for(name) else queue(broker, args, named)
+
+
 def lease(_broker: ClusterBroker, args: tuple[Any, ...], named: dict[str, Any]) -> Destination | None:
     """By the lease, which names its lane."""
     return Destination(slot_of(lease_of(args[0] if args else named["lease"]).lane))
@@ -208,9 +214,9 @@ class ClusterBroker(FrontBroker):
 
     # The table: each operation, and how its owner is found ------------------------------------------------
 
-    publish = at(queue, Broker.publish)
-    publish_many = ticket_at(queue, FrontBroker.publish_many)
-    publish_batch = ticket_at(queue, FrontBroker.publish_batch)
+    publish = at(target, Broker.publish)
+    publish_many = ticket_at(target, FrontBroker.publish_many)
+    publish_batch = ticket_at(target, FrontBroker.publish_batch)
     publish_to = ticket_at(routed, FrontBroker.publish_to)
     claim = at(queue, Broker.claim)
     settle = ticket_at(lease, FrontBroker.settle)
@@ -388,6 +394,10 @@ class ClusterBroker(FrontBroker):
     def destination_of(self, name: str) -> Destination:
         """Who owns a queue. Of one that this node does not know, the owner of its home slot knows the truth."""
         return Destination(self._local.slot_of_queue(name))
+
+    def spools_for(self, queue: str) -> bool:
+        """Whether this node's spool takes what is published to a queue now."""
+        return self._local.spools_for(queue)
 
     def _owns(self, queue: str) -> bool:
         return self.pinned is None and self._forwarder.is_here(self.destination_of(queue))

@@ -140,12 +140,16 @@ class Names:
         services.lifecycle.check_open()
         check_is_text(name, "a queue's name")
         self._allow(self._caller.principal, "publish", "queue", self._namespace, name)
-        queue = services.spool.taken_for(self._namespace, name) if services.spool.is_on else None
+        queue = services.spool.taken_for(self._namespace, name)
         if queue is None:
             queue = self._owned_queue(name)
         if queue.name.startswith("$"):
             raise Forbidden(f"queue {name!r} is written by the broker alone")
         return queue
+
+    def spools_for(self, name: str) -> bool:
+        """Whether the spool takes what is published to a queue now, whoever owns that."""
+        return self._services.spool.taken_for(self._namespace, name) is not None
 
     def _known_target(self, name: str, action: Action = "publish") -> Queue:
         """The same, whoever owns it: for what is not done in that queue alone."""

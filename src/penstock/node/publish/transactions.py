@@ -38,10 +38,10 @@ class Transactions:
         """Check everything, then do everything, without a wait between the two."""
         slots = {slot_of(lease.lane) for lease in settles}
         await self._remote.gather(slots)
+        self._check_free(parts)  # before it is sent to an owner, who does not know what this node's spool holds
         if not settles:
             self._remote.check_owners(parts)
         self._remote.check_rows(parts)
-        self._check_free(parts)
         home = min(slots) if slots else self._remote.home_of(parts)
         await self._commits.room(self._publisher.check_limits(count, parts), home)
         while True:

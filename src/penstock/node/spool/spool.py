@@ -49,7 +49,7 @@ from penstock.node.spool.log import SEGMENT_BYTES, SpoolLog
 from penstock.node.spool.positions import DAY_MS, ROWS_KEPT_MS, SPOOL_LANES
 from penstock.node.spool.records import Doubt, Header, Record
 from penstock.node.spool.replay import Replay
-from penstock.node.spool.state import SpoolState, Target, targets_of
+from penstock.node.spool.state import Name, SpoolState, Target, targets_of
 
 SPOOL_BYTES: Final = 1024 * 1024 * 1024
 RECORD_MS_MAX: Final = 365 * 24 * 3600 * 1000
@@ -179,10 +179,14 @@ class Spool:
 
     def taken_for(self, namespace: str, name: str) -> Queue | None:
         """The queue, whoever owns it, if what is published to it goes into the spool now."""
-        if not (self.is_away or ("queue", namespace, name) in self._state.held):
+        if not (self.is_away or self._state.held):
             return None
         queue = self._catalog.queues.get((namespace, name))
-        return None if queue is None or queue.deleting or queue.id >= EPHEMERAL_FROM else queue
+        if queue is None or queue.deleting or queue.id >= EPHEMERAL_FROM:
+            return None
+        is_others = not self._ownership.owns(queue.slot)
+        is_behind = bool(self._state.held.names([("queue", namespace, name)], is_others=is_others))
+        return queue if self.is_away or is_behind else None
 
     def publish(self, unit: Unit) -> Ticket[Receipt]:
         """Publish, or keep it in the spool where the store is away, or where something before it is kept there."""
@@ -213,14 +217,19 @@ class Spool:
         return receipt if receipt.buffered else Receipt(unit.count, await self._remote.landed(results))
 
     def _must_wait(self, unit: Unit) -> bool:
-        return unit.is_durable and (self.is_away or bool(self._state.held.names(_targets(unit))))
+        return unit.is_durable and (self.is_away or bool(self._before(unit)))
+
+    def _before(self, unit: Unit) -> list[Name]:
+        """The records that it must stay behind."""
+        is_others = any(map(self._remote.is_other_nodes, unit.parts))
+        return self._state.held.names(_targets(unit), is_others=is_others)
 
     async def _is_free_soon(self, unit: Unit) -> bool:
         """Wait until nothing before it is in the spool, where that is a matter of moments; whether it came true."""
         loop = asyncio.get_running_loop()
         until = loop.time() + WAITS_S
         while self._must_wait(unit):
-            is_stalled = any(map(self.replay.is_stalled, self._state.held.names(_targets(unit))))
+            is_stalled = any(map(self.replay.is_stalled, self._before(unit)))
             if self.is_away or self._state.messages > FEW_MESSAGES or is_stalled or loop.time() >= until:
                 return False
             await self._state.held.changed(max(until - loop.time(), CLOCK_S))
@@ -279,7 +288,8 @@ class Spool:
         """Raise while something published before to these queues is in the spool: this must not overtake it."""
         if self._state.held:
             for part in parts:
-                if ("queue", part.queue.namespace, part.queue.name) in self._state.held:
+                targets = targets_of(part.queue.namespace, None, [part.queue.name])
+                if self._state.held.names(targets, is_others=self._remote.is_other_nodes(part)):
                     raise Unavailable(
                         f"publishes to queue {part.queue.name!r} are in the spool, and go first; try again"
                     )

@@ -33,14 +33,17 @@ class Held:
         """Set when something that was held may be free; a new event each time."""
 
     def __bool__(self) -> bool:
-        return bool(self._held)
+        """Whether anything may have to wait."""
+        return bool(self._held or self._passed)
 
-    def __contains__(self, target: Target) -> bool:
-        return target in self._held
+    def names(self, targets: Iterable[Target], *, is_others: bool) -> list[Name]:
+        """What these have to wait for; at another node, also for what is only on its way into the store.
 
-    def names(self, targets: Iterable[Target]) -> list[Name]:
-        """What these have to wait for."""
-        return [self._held[target] for target in targets if target in self._held]
+        What this node commits next comes behind that by itself. Another node does not know of it: it may have just
+        become the owner, and what is on its way may be refused for that.
+        """
+        waited = self._passed | self._held if is_others else self._held
+        return [waited[target] for target in targets if target in waited]
 
     def hold(self, name: Name, record: Record) -> None:
         for target in targets_of_record(record):
@@ -56,7 +59,9 @@ class Held:
 
     def stored(self) -> None:
         """What was on its way is there."""
-        self._passed.clear()
+        if self._passed:
+            self._passed.clear()
+            self.tell()
 
     def lost(self) -> None:
         """What was on its way may not be there."""
