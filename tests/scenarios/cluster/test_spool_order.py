@@ -195,3 +195,71 @@ def test_what_comes_later_stays_behind_a_record_whose_commit_is_refused_because_
         assert await second.log("work") == [b"one", b"two", b"three"]
 
     play(story)
+
+
+async def take_over(giving: Place, taking: Place) -> None:
+    """The store gives the slot of a node that it does not hear of to another one."""
+    nodes = [place.cluster.ownership.incarnation for place in (giving, taking)]
+    await taking.way.release([SLOT], *nodes)
+    await until(lambda: SLOT in taking.cluster.ownership.owned)
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_an_owner_that_lost_the_store_keeps_nothing_for_another_node(is_stored: bool) -> None:
+    """It would be stored when the owner has the store again, behind what its connection published later."""
+
+    async def story(first: Place, second: Place) -> None:
+        apply = second.way.apply
+
+        async def lose(commit: Commit) -> None:
+            if is_stored:
+                await apply(commit)
+            second.way.apply = apply  # type: ignore[method-assign]
+            second.way.is_away = True
+            raise Unavailable("the connection ended")
+
+        second.way.apply = lose  # type: ignore[method-assign]
+        publishing = asyncio.ensure_future(first.broker.publish("work", Message(b"one")))
+        await until(lambda: second.cluster.is_store_away)
+        await take_over(second, first)
+        assert not (await publishing).buffered
+        assert not (await first.broker.publish("work", Message(b"two"))).buffered
+        second.way.is_away = False
+        await until(lambda: not second.cluster.is_store_away and not second.spooled)
+        await first.broker.publish("work", Message(b"three"))
+        assert await first.log("work") == [b"one", b"two", b"three"]
+
+    play(story)
+
+
+def test_what_an_owner_without_the_store_does_not_keep_is_kept_where_it_was_published() -> None:
+    async def story(first: Place, second: Place) -> None:
+        second.way.is_away = True
+        publishing = asyncio.ensure_future(first.broker.publish("work", Message(b"one")))
+        await until(lambda: second.cluster.is_store_away)
+        await first.lose_store()
+        assert (await publishing).buffered
+        assert (await first.broker.publish("work", Message(b"two"))).buffered
+        assert (first.spooled, second.spooled) == (3, 0)
+        second.way.is_away = first.way.is_away = False
+        await until(lambda: not first.spooled)
+        assert await first.log("work") == [b"one", b"two"]
+
+    play(story)
+
+
+def test_what_came_through_another_node_does_not_wait_for_the_spool_of_the_owner() -> None:
+    async def story(first: Place, second: Place) -> None:
+        await second.lose_store()
+        assert (await second.broker.publish("work", Message(b"second's"))).buffered
+        second.way.holds = lambda commit: any(change.batches for change in commit.lanes)
+        second.way.is_away = False
+        await until(lambda: bool(second.way.held))
+        publishing = asyncio.ensure_future(first.broker.publish("work", Message(b"first's")))
+        second.way.holds = lambda _: False
+        second.way.goes_on.set()
+        assert not (await publishing).buffered
+        await until(lambda: not second.spooled)
+        assert sorted(await first.log("work")) == [b"first's", b"second's"]
+
+    play(story)

@@ -53,7 +53,7 @@ class LocalBroker(
         return self._view(self._namespace, Caller(self._caller.principal, authorizer))
 
     def _view(self, namespace: str, caller: Caller) -> LocalBroker:
-        return LocalBroker(self._services, namespace, self._session, caller)
+        return LocalBroker(self._services, namespace, self._session, caller, is_forwarded=self._is_forwarded)
 
     @asynccontextmanager
     async def session(self, *, seconds: float = 30.0) -> AsyncIterator[LocalBroker]:
@@ -92,8 +92,8 @@ class LocalBroker(
         raise NotFound(f"no other process has the session {id[:64]!r}")
 
     def bound_to(self, namespace: str, session: Session | None) -> LocalBroker:
-        """The broker in the name of a session that another node has, or of none."""
-        return LocalBroker(self._services, namespace, session, self._caller)
+        """The broker for another node, in the name of a session that it has, or of none."""
+        return LocalBroker(self._services, namespace, session, self._caller, is_forwarded=True)
 
     @property
     def principal(self) -> Principal:

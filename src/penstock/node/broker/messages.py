@@ -142,7 +142,9 @@ class LocalMessages(Names, Messages):
         spool = self._services.spool
         if not spool.is_on:
             return self._services.publisher.publish(count, parts)
-        return spool.publish(Unit(self._namespace, queue, exchange, messages, publish_id, count, parts))
+        return spool.publish(
+            Unit(self._namespace, queue, exchange, messages, publish_id, count, parts, self._is_forwarded)
+        )
 
     async def _publish_later(
         self,

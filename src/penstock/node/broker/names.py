@@ -89,9 +89,17 @@ class Names:
     """The services of a node, and from where they are called."""
 
     def __init__(
-        self, services: Services, namespace: str, session: Session | None = None, caller: Caller = ANYONE
+        self,
+        services: Services,
+        namespace: str,
+        session: Session | None = None,
+        caller: Caller = ANYONE,
+        *,
+        is_forwarded: bool = False,
     ) -> None:
+        """`is_forwarded`: another node asks, which keeps what is published through it while the store is away."""
         self._services = services
+        self._is_forwarded = is_forwarded
         self._caller = caller
         self._allow = caller.authorizer.authorize
         self._namespace = namespace

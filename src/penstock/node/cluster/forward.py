@@ -93,7 +93,7 @@ class Forwarder:
             self.failed += 1
             raise Unavailable(f"{failed}; whether it was done is not known") from None
         if answer.status == MISDIRECTED:
-            raise TryAgain(Unavailable(f"{url} is not the owner any more"))
+            raise TryAgain(Unavailable(f"{url} is not the owner any more, or its store is away"))
         self.forwarded += 1
         return answer
 

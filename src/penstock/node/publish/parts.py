@@ -97,6 +97,13 @@ class Unit(msgspec.Struct, frozen=True):
     publish_id: str | None
     count: int
     parts: Sequence[Part]
+    is_forwarded: bool = False
+    """By another node, which has asked this one as the owner."""
+
+    @property
+    def is_known_again(self) -> bool:
+        """Whether it is stored once however often it is published."""
+        return self.publish_id is not None and all(part.queue.config.dedup_window_ms for part in self.parts)
 
     @property
     def is_durable(self) -> bool:

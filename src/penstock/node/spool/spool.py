@@ -5,7 +5,8 @@ answered `buffered`. When the store takes commits again they are replayed in the
 a queue of which the spool still holds something goes behind it; once all of that is on its way, publishing is direct.
 When little is left, publishes wait for its replay: else a producer that never pauses would be buffered without end.
 
-Among several nodes the node that received a publish keeps it, whichever node owns the queue.
+Among several nodes the node that received a publish from its client keeps it, whichever node owns the queue, and an
+owner keeps nothing for another node: so one spool has all that a connection publishes, in its order.
 
 Exactly once comes from the store's own atomicity, by two kinds of rows on lanes that no queue has, one a slot:
 
@@ -221,6 +222,8 @@ class Spool:
 
     def _before(self, unit: Unit) -> list[Name]:
         """The records that it must stay behind."""
+        if unit.is_forwarded and not any(is_ordered(part.queue) for part in unit.parts):
+            return []  # what its connection published before is not in this spool
         is_others = any(map(self._remote.is_other_nodes, unit.parts))
         return self._state.held.names(_targets(unit), is_others=is_others)
 
@@ -236,6 +239,8 @@ class Spool:
         return True
 
     async def _keep(self, unit: Unit) -> Receipt:
+        if unit.is_forwarded:
+            raise _not_kept(unit)
         queue = self._ordered_elsewhere(unit)
         if queue is not None:
             raise Unavailable(
@@ -342,7 +347,14 @@ class Spool:
         if not self.is_away or isinstance(error, Fenced) or not isinstance(error, Unavailable):
             return answered
         for ticket, unit in publishes:
-            if ticket.is_closed or not unit.is_durable or self._ordered_elsewhere(unit) is not None:
+            if ticket.is_closed or not unit.is_durable:
+                continue
+            if unit.is_forwarded:
+                if doubt is None or unit.is_known_again:
+                    answered.add(ticket)
+                    ticket.fail(_not_kept(unit))
+                continue
+            if self._ordered_elsewhere(unit) is not None:
                 continue
             answered.add(ticket)
             try:
@@ -362,6 +374,11 @@ def _buffered(ticket: Ticket[Receipt], unit: Unit, stored: asyncio.Future[None])
         ticket.fail(error)
     else:
         ticket.complete(unit.receipt)
+
+
+def _not_kept(unit: Unit) -> NotOwner:
+    """The node that forwarded a publish keeps it, or asks the next owner: with this one no more than that is safe."""
+    return NotOwner("the store is away from this node, which keeps nothing for others", slot_of(unit.parts[0].lane))
 
 
 def is_ordered(queue: Queue) -> bool:
