@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
@@ -44,6 +45,10 @@ KNOWN_S: Final = 5.0
 """So long after a declaration every node that is there knows of it, also one that was not told."""
 
 Result = TypeVar("Result")
+
+
+class Gone(Unavailable):
+    """The node that was asked is dead: it has done what it was asked for, or it has not."""
 
 
 class CutStore(FaultyStore):
@@ -150,6 +155,8 @@ class ClusterWorld:
         """What was answered `buffered`: what is published later through other nodes may be before it."""
         self.perhaps: dict[str, set[int]] = {queue: set() for queue in ALL}
         """What failed, and was not tried again: it may be there, once."""
+        self.lines: dict[str, list[list[int]]] = {queue: [[]] for queue in LOOSE}
+        """What was confirmed on each connection of a producer, one after the other: through one node, in that order."""
         self.last: dict[tuple[str, int], int] = {}
         self.delivered = 0
 
@@ -281,15 +288,52 @@ class ClusterWorld:
                 await asyncio.sleep(0.01)
         raise Unavailable("simulated: no owner was found")
 
-    async def _at(self, member: Member, work: Callable[[LocalBroker], Awaitable[Result]]) -> Result:
+    async def call_through(
+        self,
+        member: Member,
+        work: Callable[[LocalBroker], Awaitable[Result]],
+        again: Callable[[LocalBroker], Awaitable[Result]],
+    ) -> Result:
+        """Ask one node, which asks the owner where it is not that, as the broker of a node among others does it.
+
+        What it sends to others is `again`, which is safe to repeat.
+        """
+        try:
+            return await self._at(member, work)
+        except NotOwner as elsewhere:
+            slot = elsewhere.slot
+        cluster = member.node.cluster
+        assert cluster is not None
+        for _ in range(400):
+            owner = cluster.ownership.owner(slot)
+            peer = None if owner is None else self.by_url(owner.url)
+            if peer is not None and peer is not member:
+                with suppress(NotOwner, Gone):
+                    return await self._at(peer, again, is_forwarded=True)
+            if cluster.ownership.owns(slot) or cluster.is_store_away:
+                try:
+                    return await self._at(member, again)
+                except NotOwner as moved:
+                    slot = moved.slot
+            if not member.alive:
+                break
+            cluster.look()
+            await cluster.changed(0.05)
+            await asyncio.sleep(0.01)
+        raise Unavailable("simulated: no owner was found")
+
+    async def _at(
+        self, member: Member, work: Callable[[LocalBroker], Awaitable[Result]], *, is_forwarded: bool = False
+    ) -> Result:
         if not member.alive:
-            raise Unavailable("simulated: the node is gone")
-        task: asyncio.Task[Result] = self.loop.create_task(_run(work, member.broker))
+            raise Gone("simulated: the node is gone")
+        broker = member.broker.bound_to("default", None) if is_forwarded else member.broker
+        task: asyncio.Task[Result] = self.loop.create_task(_run(work, broker))
         member.calls[task] = None
         try:
             return await task
         except asyncio.CancelledError:
-            raise Unavailable("simulated: the node died, and the outcome is not known") from None
+            raise Gone("simulated: the node died, and the outcome is not known") from None
         finally:
             member.calls.pop(task, None)
 
@@ -333,19 +377,25 @@ class ClusterWorld:
             await asyncio.sleep(self.random.uniform(0.0, 0.1))
 
     async def produce_loosely(self, queue: str) -> None:
-        """Each number once, whatever comes of it."""
+        """Each number once, whatever comes of it; over one connection until that ends, then through another node."""
         number = 0
         homes = LOOSE[1:] if queue == "loose" else (queue,)
+        member = self.random.choice(self.live())
         while not self.stopping:
+            publish = partial(_publish_loosely, queue, number, None)
+            again = partial(_publish_loosely, queue, number, f"{queue}-{number}")
             try:
-                is_buffered = await self.call(partial(_publish_loosely, queue, number))
+                is_buffered = await self.call_through(member, publish, again)
             except PenstockError:
                 for home in homes:
                     self.perhaps[home].add(number)
+                    self.lines[home].append([])
+                member = self.random.choice(self.live())
             else:
                 self.buffered += is_buffered
                 for home in homes:
                     self.confirmed[home].append(number)
+                    self.lines[home][-1].append(number)
                     if is_buffered:
                         self.spooled[home].add(number)
             number += 1
@@ -406,6 +456,10 @@ class ClusterWorld:
                 of_it = [number for number in found if number % PARTITIONS == partition and number not in loose]
                 if of_it != sorted(of_it):
                     self.violations.append(f"{queue}: partition {partition} is out of order: {of_it}")
+            for line in self.lines.get(queue, []):
+                of_line = [number for number in found if number in set(line)]
+                if of_line != line:
+                    self.violations.append(f"{queue}: a connection published {line}, stored as {of_line}")
             stats = await self.insist(lambda broker, queue=queue: broker.stats(queue))  # type: ignore[misc]
             for group in stats.groups:
                 if group.lag or group.dead:
@@ -426,11 +480,11 @@ async def _publish(queue: str, number: int, broker: LocalBroker) -> bool:
     return place.buffered
 
 
-async def _publish_loosely(queue: str, number: int, broker: LocalBroker) -> bool:
+async def _publish_loosely(queue: str, number: int, publish_id: str | None, broker: LocalBroker) -> bool:
     message = Message(b"%d" % number, partition=f"p{number % PARTITIONS}")
     if queue == "loose":
-        return (await broker.publish_to("loose", message)).buffered
-    return (await broker.publish(queue, message)).buffered
+        return (await broker.publish_to("loose", message, publish_id=publish_id)).buffered
+    return (await broker.publish(queue, message, publish_id=publish_id)).buffered
 
 
 def _segments(folder: MemoryFolder) -> list[str]:
