@@ -545,7 +545,7 @@ class SyncTransaction(Twin):
         """Publish to an exchange."""
 
     def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Self:
-        """Any mix of verdicts on a lease."""
+        """Any mix of verdicts on a lease; without any it stays as it is, and must only not have ended."""
 
     def ack(self, lease: LeaseLike, offsets: Ranges = None) -> Self:
         """These messages are done."""

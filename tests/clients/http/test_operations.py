@@ -313,6 +313,23 @@ def test_claims_wait_and_take_as_asked() -> None:
     run(main())
 
 
+def test_a_transaction_without_a_verdict_on_a_lease_is_done_only_while_that_holds() -> None:
+    async def main() -> None:
+        async with connected() as (client, _):
+            await client.declare_queue("in")
+            await client.declare_queue("out")
+            await client.publish("in", Message(b"1"))
+            claim = await client.claim("in")
+            for payload in (b"a", b"b"):
+                await client.transaction().settle(claim, ()).publish("out", Message(payload)).commit()
+            await client.ack(claim)
+            with pytest.raises(LeaseLost):
+                await client.transaction().settle(claim, ()).publish("out", Message(b"never")).commit()
+            assert (await client.claim("out", max=9)).payloads() == [b"a", b"b"]
+
+    run(main())
+
+
 def test_transactions_are_all_or_nothing() -> None:
     async def main() -> None:
         async with connected() as (client, _):

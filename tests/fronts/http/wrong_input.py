@@ -55,7 +55,7 @@ WRONG_FIELDS: Final[dict[tuple[str, str], list[Any]]] = {
     ],
     ("POST", "/v1/transactions"): [
         {}, {"publish": [{"messages": [{}]}]}, {"publish": [{"queue": "mail", "exchange": "x", "messages": [{}]}]},
-        {"publish": [{"queue": "mail", "messages": []}]}, {"settle": [{"lease": "1-1-1", "verdicts": []}]},
+        {"publish": [{"queue": "mail", "messages": []}]}, {"settle": [{"lease": "1-1-1"}]},
         {"settle": [{"lease": 5, "verdicts": [{"action": "ack"}]}]},
     ],
     ("PUT", "/v1/queues/new"): [

@@ -84,10 +84,8 @@ async def node(disk: MemoryStore, name: str) -> AsyncIterator[Place]:
 
 async def move(slot: int, giving: Place, taking: Place) -> None:
     """Hand a slot on in good order, and let both know."""
-    to = giving.cluster.ownership.node_of(taking.cluster.ownership.incarnation)
-    assert to is not None
     taking.cluster.ownership.keep([slot], 600)
-    await giving.cluster.hand_over({slot}, to)
+    await giving.cluster.give([slot], taking.cluster.ownership.incarnation)
     await until(lambda: slot in taking.cluster.ownership.owned)
     await giving.cluster.beat()
 

@@ -54,8 +54,7 @@ class ClientTransaction(Transaction):
     def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Self:
         for verdict in verdicts:
             check_verdict(verdict)
-        if verdicts:
-            self._settles.setdefault(lease_of(lease), []).extend(verdicts)
+        self._settles.setdefault(lease_of(lease), []).extend(verdicts)
         return self
 
     async def _commit(self) -> Receipt:
@@ -74,7 +73,7 @@ class ClientTransaction(Transaction):
             self._client._target("transactions"),
             encode_json(body),
             TAKES_JSON,
-            is_repeatable=self._is_repeatable or bool(self._settles),
+            is_repeatable=self._is_repeatable or any(self._settles.values()),
         )
         try:
             return receipt_of((await self._client._channel.send(request, self._client._retry)).body)

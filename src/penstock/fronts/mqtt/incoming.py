@@ -72,6 +72,9 @@ class Incoming:
         """Do it, then answer."""
         works = [self._work(event) for event in batch]
         wanted = [work for work in works if isinstance(work, Wanted)]
+        recorded = [work for work in wanted if work.rows]
+        if recorded:
+            await self._lock(recorded)
         if wanted:
             await self._server.publishing.publish(wanted)
         failures = await self._settle([work for work in works if isinstance(work, Settlement)])
@@ -82,6 +85,19 @@ class Incoming:
                 self._answer(event, None, is_matched=True)
             else:
                 self._answer(event, work.refusal, is_matched=work.is_matched)
+
+    async def _lock(self, recorded: Sequence[Wanted]) -> None:
+        """What is recorded of the session counts only while this connection has it."""
+        try:
+            lock = await self._server.sessions.lock(self._session)
+        except Closed:
+            raise
+        except PenstockError as error:
+            for one in recorded:
+                self._server.publishing.refuse(one, error)
+        else:
+            for one in recorded:
+                one.lock = lock
 
     def _work(self, event: Item) -> Work:
         session, documents = self._session, self._documents

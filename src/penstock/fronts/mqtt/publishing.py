@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from penstock.api.front_broker import FrontBroker
-from penstock.api.results import Receipt
+from penstock.api.results import Lease, Receipt
 from penstock.batch import encode
 from penstock.fronts.mqtt.errors import Refusal, log, refusal_of
 from penstock.fronts.mqtt.measures import MqttMeasures
@@ -22,7 +22,7 @@ from penstock.fronts.mqtt.queues import ACTIONS
 from penstock.fronts.mqtt.retained import RetainedMessages
 from penstock.fronts.mqtt.subscription.subscriptions import QUEUE_PREFIX
 from penstock.model import NAME_CHARACTERS_MAX, Message
-from penstock.model.errors import Closed, NotFound, PenstockError, Unavailable
+from penstock.model.errors import Closed, LeaseLost, NotFound, PenstockError, Unavailable
 from penstock.wire.mqtt.reasons import Reason
 
 EXCHANGE: Final = "mqtt"
@@ -46,6 +46,8 @@ class Wanted(msgspec.Struct):
     refusal: Refusal | None = None
     is_matched: bool = True
     """Whether anybody was there to take it, as far as that is known."""
+    lock: Lease | None = None
+    """It is carried out only while this lease holds."""
 
 
 def address(topic: str) -> tuple[str, str | None]:
@@ -97,6 +99,11 @@ class Publishing:
             await self._commit(left)
         except Closed:
             raise
+        except LeaseLost:
+            # Not done; but its client, which is connected elsewhere by now, must not take that for the last word on it.
+            lost = Refusal(Reason.UNSPECIFIED_ERROR, "another connection has the session by now", is_unsure=True)
+            for one in left:
+                self.refuse(one, lost)
         except Unavailable as error:
             # It may be in force after all: repeating it is the client's to decide, who knows what it wants once.
             for one in left:
@@ -161,6 +168,8 @@ class Publishing:
         if retained:
             await self._retained.table.make()
         transaction = self._broker.transaction()
+        for lock in {one.lock for one in wanted if one.lock is not None}:
+            transaction.settle(lock, ())
         for queue, run in groupby(wanted, key=lambda one: one.queue):
             run_messages = [one.message for one in run if one.message is not None]
             if queue:

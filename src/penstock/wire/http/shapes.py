@@ -356,8 +356,8 @@ class NextRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_default
 class LeaseVerdicts(Struct, forbid_unknown_fields=True):
     lease: str
     """The token that a claim gave."""
-    verdicts: Annotated[list[VerdictBody], Meta(min_length=1)]
-    """As to settle it alone."""
+    verdicts: list[VerdictBody]
+    """As to settle it alone. Without any the lease stays as it is: all is done only if it has not ended."""
 
 
 class TargetMessages(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):

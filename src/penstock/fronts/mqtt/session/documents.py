@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from penstock.api.front_broker import FrontBroker
+from penstock.api.results import Lease
 from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.subscription.subscriptions import Subscription, Subscriptions, session_queue
 from penstock.fronts.mqtt.table import Table
@@ -42,6 +43,10 @@ class Session:
         """Whether that document was written by this connection."""
         self.has_queue = False
         self.subscriptions = Subscriptions()
+        self.lock: Lease | None = None
+        """What this connection writes under, among several nodes, once it publishes with QoS 2."""
+        self.is_locked = False
+        """Whether there may be such a lock."""
         self.inbound: set[int] = set()
         """Packet ids of QoS 2 publishes that were taken and not released."""
         self.released: set[int] = set()
@@ -68,6 +73,8 @@ class SessionDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     will: Will | None = None
     """What is still to be published, once the connection has ended and the will's delay is over."""
     subscriptions: tuple[Subscription, ...] = ()
+    is_locked: bool = False
+    """Whether the connection has a lock, which must be taken away before another one writes in its client's name."""
 
     def ends_ms(self) -> int | None:
         """When the session is over; None: not while it is connected, or never."""

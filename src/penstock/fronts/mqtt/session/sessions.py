@@ -17,11 +17,13 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from penstock.api.front_broker import FrontBroker
+from penstock.api.results import Lease
 from penstock.fronts.mqtt.errors import Refusal, log
 from penstock.fronts.mqtt.mapping import Publisher
 from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.publishing import Publishing, Wanted, address
 from penstock.fronts.mqtt.session.documents import Session, SessionDocument, SessionDocuments
+from penstock.fronts.mqtt.session.locks import Locks, lock_queue
 from penstock.fronts.mqtt.subscription.subscribing import Subscribing
 from penstock.fronts.mqtt.subscription.subscriptions import Subscriptions, session_queue
 from penstock.model import DEFAULT_GROUP, Message
@@ -65,6 +67,7 @@ class Sessions:
         self._kicks: set[asyncio.Task[None]] = set()
         self._freed: dict[str, asyncio.Future[None]] = {}
         self.documents = SessionDocuments(broker, self._heard)
+        self._locks_of_sessions = Locks(broker, lock_queue(options.namespace, self.documents.table.queue))
         self.subscribing = Subscribing(broker, options, self.documents)
 
     @property
@@ -89,6 +92,8 @@ class Sessions:
             self.connected[client_id] = holder
             try:
                 document = await self._last(client_id)
+                if document is not None:
+                    await self._unlock(document)
                 if document is not None and connect.clean_start:
                     await self._attend(document, is_over=True)
                     document = None
@@ -101,6 +106,7 @@ class Sessions:
                     await self._forget_queue(client_id)
                 # Among nodes every session has a document: it is how another one learns that its client has moved.
                 if session.is_stored or session.will is not None or self._broker.is_shared:
+                    self._check_unlocked(client_id, document)
                     await self.keep(session)
             except BaseException:
                 self._closed(client_id, holder)
@@ -150,6 +156,43 @@ class Sessions:
             raise Unavailable(f"another connection has the session of {session.client_id!r} by now")
         session.has_document = session.is_kept = True
 
+    async def lock(self, session: Session) -> Lease | None:
+        """What a connection writes under in its client's name; None where there is one node.
+
+        The document says that there is a lock before that is used. It counts only if no other connection has said
+        anything since, and who has the session next reads it: so a lock that is used is always taken away first.
+        """
+        if session.lock is None and self._broker.is_shared:
+            lock = await self._locks_of_sessions.take(session.token)
+            session.is_locked = True
+            await self.keep(session)
+            if not self.documents.all[session.client_id].is_locked:
+                raise Unavailable(f"what was said of the session of {session.client_id!r} is not stored yet")
+            session.lock = lock
+        return session.lock
+
+    async def _unlock(self, document: SessionDocument) -> None:
+        """Let nothing more come into force of a connection that is over, and know all that has."""
+        if document.is_locked:
+            await self._locks_of_sessions.take_away(document.token)
+            await self.documents.table.catch_up()
+
+    def _check_unlocked(self, client_id: str, before: SessionDocument | None) -> None:
+        """Raise where a connection has got a lock that was not taken away."""
+        last = self.documents.all.get(client_id)
+        if (
+            last is not None
+            and last.is_locked
+            and (before is None or before.token != last.token or not before.is_locked)
+        ):
+            raise Unavailable(f"another connection has the session of {client_id!r} by now")
+
+    async def _give_lock_back(self, session: Session) -> None:
+        if session.lock is not None:
+            with suppress(PenstockError):  # who has the session next takes it away
+                await self._locks_of_sessions.give_back(session.lock)
+                session.is_locked = False
+
     def _document(self, session: Session) -> SessionDocument:
         return SessionDocument(
             client_id=session.client_id,
@@ -158,6 +201,7 @@ class Sessions:
             expiry=session.expiry,
             will=session.will,
             subscriptions=tuple(session.subscriptions) if session.is_stored else (),
+            is_locked=session.is_locked,
         )
 
     # Closing ------------------------------------------------------------------------------------------------
@@ -167,6 +211,7 @@ class Sessions:
         try:
             if session.has_queue and session.is_stored:
                 await self._broker.detach(session.queue, DEFAULT_GROUP, consumer=session.token)
+            await self._give_lock_back(session)
             document = msgspec.structs.replace(
                 self._document(session),
                 is_connected=False,
@@ -203,6 +248,7 @@ class Sessions:
         now_ms = self._now_ms()
         is_over = is_over or _is_due(document.ends_ms(), now_ms)
         if is_over:
+            await self._unlock(document)
             await self._forget_queue(document.client_id)
             rows = self.documents.rows_to_forget(document.client_id)
         else:
