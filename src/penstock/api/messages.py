@@ -133,12 +133,23 @@ class Streaming(Protocol):
     """Messages of the log in order, without leases."""
 
     async def read(
-        self, queue: str, group: str, *, max: int = 100, wait: float = 0.0, consumer: str | None = None
+        self,
+        queue: str,
+        group: str,
+        *,
+        max: int = 100,
+        wait: float = 0.0,
+        consumer: str | None = None,
+        turn: str | None = None,
+        lost: Sequence[str] = (),
     ) -> StreamRead:
         """The next messages for a stream group, waiting up to `wait` seconds for the first.
 
         What is damaged in the store is passed over, and `damaged` names it. A read that finds only damaged messages
         returns at once, empty.
+
+        `turn` names this read alone, and `lost` the reads of the same consumer whose answers did not arrive: what they
+        were given is read again, and one that arrives only now is refused. The Python client sees to both.
         """
 
     async def commit(

@@ -6,6 +6,8 @@ from typing import Final
 
 NAME_CHARACTERS_MAX: Final = 255
 PARTITION_CHARACTERS_MAX: Final = 1_024
+LOST_TURNS_MAX: Final = 16
+"""Reads of a stream whose answers were lost, as the next read names them."""
 ID_CHARACTERS_MAX: Final = 255
 DESCRIPTION_CHARACTERS_MAX: Final = 1_024
 PRIORITY_MAX: Final = 255

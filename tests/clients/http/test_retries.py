@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock import (
@@ -249,6 +250,16 @@ def test_a_transaction_of_plain_publishes_without_ids_is_not_repeated() -> None:
     assert b"dedup_id" not in asked[0].body
 
 
+def test_a_transaction_that_settles_nothing_is_not_repeated_without_ids() -> None:
+    async def commit(client: AsyncClient) -> None:
+        async with client.transaction() as transaction:
+            transaction.settle("1-1-1", ()).publish("q", Message(b"x"))
+
+    error, asked = told(lose(1, answer({"count": 1, "results": []})), commit, idempotent=False)
+    assert isinstance(error, OutcomeUnknown)
+    assert len(asked) == 1
+
+
 def test_a_delete_that_was_sent_before_is_done_when_there_is_nothing_left() -> None:
     gone = refusal(404, "not_found", "no such queue")
     assert told(lose(1, gone), lambda client: client.delete_queue("q"))[0] is None
@@ -265,22 +276,13 @@ def test_a_claim_that_acknowledges_is_not_repeated() -> None:
     assert len(asked) == 2
 
 
-def test_a_read_that_was_lost_is_given_back_before_it_is_repeated() -> None:
-    def respond(asked: Asked) -> bytes | None:
-        if "/detach" in asked.target:
-            return answer(None, 204)
-        return None if len([one for one in server if "/read" in one.target]) == 1 else refusal(404, "not_found")
-
-    server: list[Asked] = []
-
-    def noted(asked: Asked) -> bytes | None:
-        server.append(asked)
-        return respond(asked)
-
-    error, asked = told(noted, lambda client: client.read("q", "g", consumer="me"))
+def test_a_read_that_is_repeated_names_the_one_that_was_lost() -> None:
+    error, asked = told(lose(1, refusal(404, "not_found")), lambda client: client.read("q", "g", consumer="me"))
     assert isinstance(error, NotFound)
-    assert [one.target.split("?")[0].rpartition("/")[2] for one in asked] == ["read", "detach", "read"]
-    assert asked[1].body == b'{"consumer":"me"}'
+    first, second = (msgspec.json.decode(one.body) for one in asked)
+    assert "lost" not in first
+    assert second["lost"] == [first["turn"]]
+    assert second["turn"] != first["turn"]
 
 
 # Errors ---------------------------------------------------------------------------------------------------

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import AsyncClient, InvalidArgument, Message, Received
+from penstock import AsyncClient, InvalidArgument, Message, PenstockError, Received, Unavailable
+from penstock.client.transport.channel import OutcomeUnknown, Reply, Request, Retry
+from penstock.model import LOST_TURNS_MAX
 from tests.clients.http.rig import ServerProcess, connected, run
 
 
@@ -113,6 +116,72 @@ def test_several_readers_share_lanes() -> None:
     run(main())
 
 
+class Late:
+    """The way to the server, on which the first read is held up: its answer is lost, and it comes all the same."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._channel = client._channel
+        self.timeout_s = client._channel.timeout_s
+        self.reads = 0
+        self._held: Request | None = None
+        self.comes_before = 2
+        """The read, by its number, before which the first one arrives."""
+        self.error: type[Exception] = OutcomeUnknown
+
+    async def send(self, request: Request, retry: Retry) -> Reply:
+        if b"/groups/g/read" not in request.target:
+            return await self._channel.send(request, retry)
+        self.reads += 1
+        if self.reads == 1:
+            self._held = request
+            raise self.error("simulated: the answer was lost")
+        if self.reads == self.comes_before and self._held is not None:
+            with suppress(PenstockError):
+                await self._channel.send(self._held, retry)
+        return await self._channel.send(request, retry)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+@pytest.mark.parametrize("comes_before", [2, 3])
+@pytest.mark.parametrize("error", [OutcomeUnknown, Unavailable])
+@pytest.mark.parametrize("is_group_committing", [False, True])
+def test_a_read_that_arrives_late_passes_nothing_by(
+    comes_before: int, error: type[Exception], is_group_committing: bool
+) -> None:
+    async def main() -> None:
+        async with connected() as (client, _):
+            await prepared(client)
+            await client.declare_group("q", "g", auto_commit=is_group_committing)
+            client._channel = late = Late(client)
+            late.comes_before, late.error = comes_before, error
+            async with client.stream("q", "g", batch=3, wait=0.05) as reader:
+                seen = [received.offset async for received in reader]
+            assert late.reads > comes_before
+            assert sorted(set(seen)) == list(range(10))
+
+    run(main())
+
+
+def test_a_reader_that_nobody_hears_any_more_takes_nothing_that_comes_later() -> None:
+    """Its connection is half open: it waits at the server under the name of the one that reads on."""
+
+    async def main() -> None:
+        async with connected() as (client, _):
+            await prepared(client, 0)
+            waiting = asyncio.ensure_future(client.read("q", "g", wait=20, consumer="ann", turn="1"))
+            await client.stats("q")
+            reading = asyncio.ensure_future(client.read("q", "g", wait=20, consumer="ann", turn="2", lost=["1"]))
+            await asyncio.sleep(0.05)  # both wait, or will
+            await client.publish("q", Message(b"m"))
+            assert (await reading).payloads() == [b"m"]
+            with pytest.raises(Unavailable, match="given up"):
+                await waiting
+
+    run(main())
+
+
 @pytest.mark.timeout(180)
 def test_nothing_is_passed_by_when_the_server_is_killed(tmp_path: Path) -> None:
     async def main() -> None:
@@ -135,6 +204,21 @@ def test_nothing_is_passed_by_when_the_server_is_killed(tmp_path: Path) -> None:
                 assert await committed(client) == 500
         finally:
             server.kill()
+
+    run(main())
+
+
+@pytest.mark.parametrize("count", [LOST_TURNS_MAX, LOST_TURNS_MAX + 1])
+def test_lost_reads_have_a_limit(count: int) -> None:
+    async def main() -> None:
+        async with connected() as (client, place):
+            await prepared(client, 1)
+            reading = place.broker.read("q", "g", lost=[f"{number}" for number in range(count)])
+            if count > LOST_TURNS_MAX:
+                with pytest.raises(InvalidArgument, match="17 lost turns; the limit is 16"):
+                    await reading
+            else:
+                assert len(await reading) == 1
 
     run(main())
 

@@ -38,7 +38,7 @@ from penstock.client.operations.codec import (
 from penstock.client.operations.requests import SENDS_BATCH, TAKES_BATCHES, TAKES_JSON, Requests, requested
 from penstock.client.publish_coalescer import LARGE_BYTES, Sharing, size_of
 from penstock.client.transport.channel import OutcomeUnknown, Reply, Request, is_repeat, mark_repeated
-from penstock.model import DEFAULT_GROUP, Message, check_message
+from penstock.model import DEFAULT_GROUP, LOST_TURNS_MAX, Message, check_message
 from penstock.model.errors import InvalidBatch, LeaseLost
 from penstock.model.verdict import Verdict
 from penstock.wire.http.shapes import (
@@ -264,20 +264,35 @@ class ClientMessages(Requests):
     # Streams ----------------------------------------------------------------------------------------------
 
     async def read(
-        self, queue: str, group: str, *, max: int = 100, wait: float = 0.0, consumer: str | None = None
+        self,
+        queue: str,
+        group: str,
+        *,
+        max: int = 100,
+        wait: float = 0.0,
+        consumer: str | None = None,
+        turn: str | None = None,
+        lost: Sequence[str] = (),
     ) -> StreamRead:
         name = self.consumer_name if consumer is None else consumer
-        body = ReadRequest(max=max, wait=wait, consumer=name)
-        group_path = ("queues", queue, "groups", group)
-        request = self._waiting(self._target(*group_path, "read"), body, wait, is_repeatable=False)
-        for _ in range(self._retry.attempts - 1):
+        path = self._target("queues", queue, "groups", group, "read")
+        reader = (queue, group, name)
+        known = self._lost_reads.get(reader, ())
+        for left in reversed(range(self._retry.attempts)):
+            this = turn or self._ids.new()
+            told = [*lost, *known][-LOST_TURNS_MAX:]
+            body = ReadRequest(max=max, wait=wait, consumer=name, turn=this, lost=told)
+            request = self._waiting(path, body, wait, is_repeatable=False)
             try:
                 return read_of((await self._channel.send(request, self._retry)).body)
-            except OutcomeUnknown:
-                # The messages of the lost answer count as handed to this consumer, and the next read would pass them
-                # by: give them back first.
-                await self._send(b"POST", self._target(*group_path, "detach"), {"consumer": name})
-        return read_of((await self._channel.send(request, self._retry)).body)
+            except BaseException as error:
+                # What it was given counts as handed to this consumer, and so would what it is given when it arrives
+                # late: the next read says that nobody has it.
+                known = (*known, this)[-LOST_TURNS_MAX:]
+                self._note_lost(reader, known)
+                if turn is not None or not left or not isinstance(error, OutcomeUnknown):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     commit = requested(Broker.commit)
 

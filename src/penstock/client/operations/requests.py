@@ -43,6 +43,9 @@ _NOTHING: Final = f"accept: {JSON_TYPE}\r\n".encode()
 _decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
 
+LOST_READERS_KEPT: Final = 1_000
+
+
 class PublishIds:
     """Names for publishes, so that one that is sent twice is stored once. Unique to this client."""
 
@@ -66,8 +69,17 @@ class Requests:
         self._retry = retry
         self._idempotent = idempotent
         self._ids = ids
+        self._lost_reads: dict[tuple[str, str, str], tuple[str, ...]] = {}
+        """(queue, group, consumer) → the turns of its last reads whose answers were lost."""
         self._session: str | None = None
         """The id of the session that all requests are in."""
+
+    def _note_lost(self, reader: tuple[str, str, str], turns: tuple[str, ...]) -> None:
+        """The answers of these reads were lost; of many readers, those that lost one last are remembered."""
+        self._lost_reads.pop(reader, None)
+        self._lost_reads[reader] = turns
+        while len(self._lost_reads) > LOST_READERS_KEPT:
+            del self._lost_reads[next(iter(self._lost_reads))]
 
     def _target(self, *parts: str) -> bytes:
         path = target(self.namespace, *parts)

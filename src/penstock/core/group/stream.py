@@ -7,6 +7,9 @@ what has expired and what the group's filter leaves out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Final
+
 from penstock.batch import COLUMN_TTL_MS
 from penstock.core.group.claim import CLAIM_BYTES_MAX
 from penstock.core.group.entries import Entry, merged, ranges_of
@@ -17,11 +20,13 @@ from penstock.model.errors import InvalidArgument
 from penstock.model.rows import GroupRow, LaneChange
 from penstock.model.work import MESSAGE_WORK, Budget, Pause
 
+TURNS_KEPT: Final = 1_000
+
 
 class StreamGroup:
     """One stream group's position on one lane."""
 
-    __slots__ = ("committed", "cursor_dirty", "events", "handed", "id", "lane", "next", "settings")
+    __slots__ = ("committed", "cursor_dirty", "events", "given_up", "handed", "id", "lane", "next", "settings", "turns")
 
     def __init__(self, id: int, settings: Settings, lane: LaneView, committed: int) -> None:
         self.id = id
@@ -30,10 +35,14 @@ class StreamGroup:
         self.next = committed
         self.committed = committed
         self.handed: dict[str, tuple[int, int]] = {}
+        self.given_up: dict[str, None] = {}
+        """The latest reads, by their turns, whose answers nobody waits for."""
+        self.turns: dict[str, int] = {}
+        """The latest reads, by their turns, and where what they were given begins."""
         self.events = Events()
         self.cursor_dirty = False
 
-    def read(self, now_ms: int, most: int, consumer: str) -> list[tuple[int, int]]:
+    def read(self, now_ms: int, most: int, consumer: str, turn: str | None = None) -> list[tuple[int, int]]:
         """Read the next messages, as ranges. With auto-commit, it commits what this consumer read before.
 
         They have about CLAIM_BYTES_MAX at most, decompressed, but there is always one.
@@ -73,11 +82,18 @@ class StreamGroup:
         if self.settings.auto_commit:
             self.handed.pop(consumer, None)
         if taken:
-            low, _ = self.handed.get(consumer, (self.next, 0))
-            self.handed[consumer] = (min(low, taken[0].start), self.next)
+            self._hand(consumer, taken[0].start, turn)
         if self.settings.auto_commit:
             self._set_committed(min((low for low, _ in self.handed.values()), default=self.next), now_ms)
         return ranges_of(merged(taken))
+
+    def _hand(self, consumer: str, start: int, turn: str | None) -> None:
+        """Note who has what was read from `start` on."""
+        low, _ = self.handed.get(consumer, (self.next, 0))
+        self.handed[consumer] = (min(low, start), self.next)
+        if turn is not None:
+            self.turns[turn] = start
+            _forget_all_but_latest(self.turns)
 
     def _take(self, segment: Segment, now_ms: int, most: int, taken: list[Entry], budget: Budget) -> int:
         """Move the cursor through one batch; how many messages were taken."""
@@ -138,6 +154,18 @@ class StreamGroup:
         if consumer in self.handed:
             self.next = min(self.next, self.handed.pop(consumer)[0])
 
+    def give_up(self, consumer: str, turns: Sequence[str]) -> None:
+        """A reader has lost the answers of these reads: rewind the cursor to what they were given.
+
+        It says so with each of its reads, for another owner of the lane may not know it: what is known changes nothing.
+        """
+        for turn in turns:
+            self.given_up[turn] = None
+            start = self.turns.pop(turn, None)
+            if start is not None:
+                self.unread(consumer, max(start, self.committed))
+        _forget_all_but_latest(self.given_up)
+
     def unread(self, consumer: str, start: int) -> None:
         """Rewind the cursor to a read from `start` on that was never answered."""
         low, _ = self.handed.pop(consumer, (start, start))
@@ -175,3 +203,8 @@ class StreamGroup:
         assert 0 <= self.next <= end, f"group {self.id} is at {self.next}, the lane ends at {end}"
         for consumer, (low, high) in self.handed.items():
             assert low <= high <= end, f"{consumer!r} reads [{low}, {high}), the lane ends at {end}"
+
+
+def _forget_all_but_latest(turns: dict[str, Any]) -> None:
+    while len(turns) > TURNS_KEPT:
+        del turns[next(iter(turns))]

@@ -33,6 +33,7 @@ from penstock.model import (
     BATCH_MESSAGES_MAX,
     DEFAULT_GROUP,
     INTEGER_MAX,
+    LOST_TURNS_MAX,
     PARTITION_CHARACTERS_MAX,
     SPAN_MS_MAX,
     Message,
@@ -46,6 +47,7 @@ from penstock.model.verdict import Verdict, by_start, join_into
 from penstock.model.work import Budget, Steps
 from penstock.node.arguments import lane_of
 from penstock.node.broker.names import Names
+from penstock.node.consume.streams import Reader
 from penstock.node.consume.waiters import Request
 from penstock.node.publish import large
 from penstock.node.publish.parts import (
@@ -291,14 +293,30 @@ class LocalMessages(Names, Messages):
     # Streams ----------------------------------------------------------------------------------------------
 
     async def read(
-        self, queue: str, group: str, *, max: int = 100, wait: float = 0.0, consumer: str | None = None
+        self,
+        queue: str,
+        group: str,
+        *,
+        max: int = 100,
+        wait: float = 0.0,
+        consumer: str | None = None,
+        turn: str | None = None,
+        lost: Sequence[str] = (),
     ) -> StreamRead:
         home = self._queue(queue, "consume")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
+        if turn is not None:
+            check_name(turn, "turn")
+        check_sequence(lost)
+        if len(lost) > LOST_TURNS_MAX:
+            raise InvalidArgument(f"{len(lost)} lost turns; the limit is {LOST_TURNS_MAX}")
+        for one in lost:
+            check_name(one, "a lost turn")
         home.used_ms = self._services.clock.now_ms()
-        return await self._services.streams.read_group(home, self._group(home, group), name, max, wait_ms)
+        reader = Reader(name, turn, lost)
+        return await self._services.streams.read_group(home, self._group(home, group), reader, max, wait_ms)
 
     async def commit(
         self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,7 +18,7 @@ from penstock.core.group.claim import CLAIM_BYTES_MAX
 from penstock.core.group.entries import Entry
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
-from penstock.model.errors import OffsetGone, StoreCorrupt
+from penstock.model.errors import OffsetGone, StoreCorrupt, Unavailable
 from penstock.node.catalog import Group, Queue
 from penstock.node.clock import Clock
 from penstock.node.commit.commits import Commits
@@ -37,6 +38,16 @@ DAMAGED_AT_ONCE: Final = 100
 """Damaged ranges that one read passes over to find a message behind them."""
 
 
+class Reader(NamedTuple):
+    """Who reads a stream group."""
+
+    name: str
+    turn: str | None = None
+    """This read alone."""
+    lost: Sequence[str] = ()
+    """Reads under the same name whose answers did not arrive."""
+
+
 @dataclass(eq=False, repr=False)
 class Streams:
     """Reads of stream groups, by offset, and browsing."""
@@ -51,13 +62,15 @@ class Streams:
 
     # Stream groups ---------------------------------------------------------------------------------------
 
-    async def read_group(self, queue: Queue, group: Group, consumer: str, most: int, wait_ms: int) -> StreamRead:
+    async def read_group(self, queue: Queue, group: Group, reader: Reader, most: int, wait_ms: int) -> StreamRead:
         """The next messages for a stream group, waiting up to `wait_ms` for the first."""
         deadline_ms = self._clock.now_ms() + wait_ms
+        if reader.lost:
+            await self._give_up(queue, group, reader)
         change: asyncio.Future[None] | None = None
         try:
             while True:
-                result = await self._read_lanes(queue, group, consumer, most)
+                result = await self._read_lanes(queue, group, reader, most)
                 if result is not None:
                     return result
                 left_ms = deadline_ms - self._clock.now_ms()
@@ -74,6 +87,12 @@ class Streams:
             if change is not None:
                 self._waiters.unlisten(queue, change)
 
+    async def _give_up(self, queue: Queue, group: Group, reader: Reader) -> None:
+        """What reads were given whose answers were lost comes again, and those that have not come yet get nothing."""
+        for lane_id in queue.lanes:
+            with suppress(StoreCorrupt):  # nothing of that lane was given to anybody
+                await self._lanes.run(lane_id, lambda lane: lane.stream(group.id).give_up(reader.name, reader.lost))
+
     async def _nothing(self, queue: Queue, group: Group) -> StreamRead:
         """An empty answer: where the group stands in the first lane that can be used."""
         for index, lane_id in enumerate(queue.lanes):
@@ -86,14 +105,14 @@ class Streams:
                 return StreamRead(queue.name, index, [], next_offset)
         raise AssertionError("a queue has a lane")
 
-    async def _read_lanes(self, queue: Queue, group: Group, consumer: str, most: int) -> StreamRead | None:
+    async def _read_lanes(self, queue: Queue, group: Group, reader: Reader, most: int) -> StreamRead | None:
         """From the next lane that has something; those that are damaged are left out."""
         first = queue.rotation  # others turn it on while this one waits
         broken = 0
         for step in range(len(queue.lanes)):
             index = (first + step) % len(queue.lanes)
             try:
-                result = await self._read_lane(queue, group, queue.lanes[index], consumer, most)
+                result = await self._read_lane(queue, group, queue.lanes[index], reader, most)
             except StoreCorrupt:
                 broken += 1
                 if broken == len(queue.lanes):
@@ -104,10 +123,16 @@ class Streams:
                 return result
         return None
 
-    async def _read_lane(self, queue: Queue, group: Group, lane_id: int, consumer: str, most: int) -> StreamRead | None:
+    async def _read_lane(
+        self, queue: Queue, group: Group, lane_id: int, reader: Reader, most: int
+    ) -> StreamRead | None:
+        consumer = reader.name
+
         def command(lane: Lane) -> tuple[Lane, list[tuple[int, int]], int, Ticket[None]]:
             stream = lane.stream(group.id)
-            ranges = stream.read(self._clock.now_ms(), most, consumer)
+            if reader.turn in stream.given_up:
+                raise Unavailable(f"the read {reader.turn!r} was given up by its consumer, which has read again since")
+            ranges = stream.read(self._clock.now_ms(), most, consumer, reader.turn)
             if ranges:
                 lane.pin(ranges[0][0])
             return lane, ranges, stream.next, self._commits.commit(lane)

@@ -390,6 +390,11 @@ class ReadRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_default
     """Seconds, up to 3 600; 0 answers at once."""
     consumer: str | None = None
     """The consumer's name; without it, the connection's address."""
+    turn: str | None = None
+    """A name for this read alone."""
+    lost: list[str] = []
+    """The turns of reads of this consumer whose answers did not arrive, the last 16: what they were given comes again,
+    and one of them that arrives only now is refused."""
 
 
 class ReadAnswer(Struct, kw_only=True, omit_defaults=True):

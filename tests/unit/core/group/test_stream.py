@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core import log
+from penstock.core.group.stream import TURNS_KEPT
 from penstock.model import GroupConfig, Message
 from penstock.model.errors import InvalidArgument, WrongKind
 from tests.unit.core.lanes import GROUP, Bench, plain
@@ -131,6 +132,33 @@ def test_heads_that_are_missing_end_a_read_early(monkeypatch: pytest.MonkeyPatch
     while ranges := bench.ask(lambda: bench.stream.read(NOW, 5, "ann")):
         found += [offset for start, end in ranges for offset in range(start, end)]
     assert found == list(range(8))
+
+
+def test_reads_whose_answers_were_lost_are_read_again() -> None:
+    bench = stream(auto_commit=False)
+    bench.publish(NOW, *plain(6))
+    assert bench.stream.read(NOW, 2, "ann", "1") == [(0, 2)]
+    assert bench.stream.read(NOW, 2, "ann", "2") == [(2, 4)]
+    bench.stream.give_up("ann", ["2"])
+    assert bench.stream.read(NOW, 2, "ann", "3") == [(2, 4)]
+    bench.stream.give_up("ann", ["2"])  # it is known, and changes nothing
+    assert bench.stream.read(NOW, 2, "ann", "4") == [(4, 6)]
+    bench.stream.commit(NOW, 3)
+    bench.stream.give_up("ann", ["3", "2"])
+    assert bench.stream.read(NOW, 9, "ann", "5") == [(3, 6)]
+    bench.stream.give_up("ann", ["never"])
+    assert bench.stream.read(NOW, 9, "ann", "6") == []
+    assert set(bench.stream.given_up) == {"2", "3", "never"}
+
+
+def test_the_latest_turns_are_remembered() -> None:
+    bench = stream(auto_commit=False)
+    bench.publish(NOW, *plain(TURNS_KEPT + 1))
+    for number in range(TURNS_KEPT + 1):
+        bench.stream.read(NOW, 1, "ann", f"{number}")
+    assert list(bench.stream.turns) == [f"{number}" for number in range(1, TURNS_KEPT + 1)]
+    bench.stream.give_up("ann", [f"x{number}" for number in range(TURNS_KEPT + 1)])
+    assert len(bench.stream.given_up) == TURNS_KEPT
 
 
 def test_work_is_not_for_streams() -> None:

@@ -45,7 +45,11 @@ async def read(call: Call, body: ReadRequest) -> Answer:
     """The next messages for a stream group, waiting up to `wait` seconds for the first."""
     wait, consumer = call.request.wait(body.wait), body.consumer or call.consumer
     names = call.names["queue"], call.names["group"]
-    return await _answer(call, wait, lambda: call.broker.read(*names, max=body.max, wait=wait, consumer=consumer))
+
+    def reading() -> Awaitable[StreamRead]:
+        return call.broker.read(*names, max=body.max, wait=wait, consumer=consumer, turn=body.turn, lost=body.lost)
+
+    return await _answer(call, wait, reading)
 
 
 class LogQuery(Struct, forbid_unknown_fields=True, kw_only=True):
