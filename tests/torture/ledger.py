@@ -67,12 +67,9 @@ class Ledger:
         self.streams: dict[str, Followed] = defaultdict(Followed)
         """Groups that read `logged`."""
         self.sent_again: set[str] = set()
-        """Of MQTT: published again because the connection ended before the answer; may be stored twice."""
+        """Of QoS 1: published again because the connection ended before the answer; may be stored twice."""
         self.stored_twice: dict[str, int] = {}
         """How many of those are, by queue."""
-        self.out_of_line: Counter[str] = Counter()
-        """By queue: connections of which something is stored before what was published earlier on it, as happens when
-        two servers have buffered."""
         self.lines: dict[tuple[str, str], list[str]] = defaultdict(list)
         """By queue and connection: what was published and confirmed on it, in that order."""
         self.log: dict[int, str] = {}
@@ -231,8 +228,8 @@ class Ledger:
         self._copied_once(ending.dead.get("risky", []), ending.logs.get("grave", []))
         for source, queues in MOVES.items():
             self._moved_once(source, {queue: ending.logs.get(queue, []) for queue in queues})
-        for (queue, _), ids in self.lines.items():
-            self._stored_in_line(queue, ids, ending.logs.get(queue, []))
+        for (queue, connection), ids in self.lines.items():
+            self._stored_in_line(queue, connection, ids, ending.logs.get(queue, []))
         self._stored_in_order(ending.logs.get("ordered", []))
         stored = ending.logs.get("logged", [])
         for offset, id in self.log.items():
@@ -275,11 +272,15 @@ class Ledger:
             if numbers != sorted(set(numbers)):
                 self.fault(f"ordered: {partition} is stored out of order or twice")
 
-    def _stored_in_line(self, queue: str, ids: list[str], stored: list[str]) -> None:
+    def _stored_in_line(self, queue: str, connection: str, ids: list[str], stored: list[str]) -> None:
+        """What came through one connection stays in its order, whoever has kept some of it meanwhile."""
         wanted = set(ids)
         found = [id for id in dict.fromkeys(stored) if id in wanted]
         there = set(found)
-        self.out_of_line[queue] += found != [id for id in ids if id in there]
+        expected = [id for id in ids if id in there]
+        if found != expected:
+            at = next(place for place, pair in enumerate(zip(found, expected, strict=True)) if pair[0] != pair[1])
+            self.fault(f"{queue}: of {connection}, {found[at]} is stored before {expected[at]}")
 
     def _moved_once(self, source: str, logs: dict[str, list[str]]) -> None:
         """A message is done when a transaction moved it: all of them are, each became one product in each queue."""

@@ -1,7 +1,8 @@
 """Who speaks MQTT in a torture run, through paho: sessions that outlive their connections, each to any node.
 
-What was answered is stored and delivered. QoS 2 is delivered once, and whatever was answered on the connection on which
-it was published is stored once. A session that was there is there when its client is back.
+What was answered is stored and delivered. QoS 2 is stored and delivered once, through whichever nodes and however often
+it was repeated; QoS 1 is stored once if its connection lasted until the answer. A session that was there is there when
+its client is back.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ AGAIN_S: Final = 0.2
 SESSION_S: Final = 86_400
 TOGETHER: Final = (1, 1, 5, 20)
 """So many publishes are under way at once."""
+RELEASED_BEFORE: Final = 0x92
+"""Packet id not found, of a PUBCOMP: the publish is stored, and was released on a connection before."""
 RELEASED: Final = (MessageState.MQTT_MS_WAIT_FOR_PUBCOMP, MessageState.MQTT_MS_RESEND_PUBREL)
 
 
@@ -120,10 +123,12 @@ class MqttParty(Party):
         under_way: list[str] = []
 
         def answered(_: Any, __: Any, number: int, reason: Any, ___: Any) -> None:
-            self._soon(self._answered, answers, number, not reason.is_failure)
+            is_kept = not reason.is_failure or reason.value == RELEASED_BEFORE
+            self._soon(self._answered, answers, number, is_kept)
 
         client.on_publish = answered
-        client.on_pre_connect = lambda *_: self._soon(self._ledger.sent_again.update, under_way)
+        if qos == 1:
+            client.on_pre_connect = lambda *_: self._soon(self._ledger.sent_again.update, under_way)
         client.loop_start()
         number = 0
         while not self._stopped:

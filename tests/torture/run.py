@@ -142,7 +142,6 @@ async def torture(
         "deliveries_again": ledger.repeats,
         "acks_answered": ledger.acked,
         "stored_twice": ledger.stored_twice,
-        "out_of_line": dict(ledger.out_of_line),
         "calls_failed": parties.refusals,
         "broken_promises": ledger.fault_count,
         "broken": ledger.faults,
@@ -183,11 +182,6 @@ def written(report: dict[str, Any]) -> str:
     lines += [
         f"{count:,} messages of {queue} were sent again by MQTT clients and are stored twice"
         for queue, count in report["stored_twice"].items()
-    ]
-    lines += [
-        f"{count:,} connections published to {queue} what is stored in another order"
-        for queue, count in report["out_of_line"].items()
-        if count
     ]
     if report["verdict"] == "kept":
         lines.append(f"Verdict: {KEPT}")
