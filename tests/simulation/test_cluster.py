@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.node.broker import LocalBroker
 from penstock.store.contract import Capabilities
 from penstock.store.memory.engine import MemoryStore
 from tests.one_slot import OneSlotStore
@@ -48,3 +49,9 @@ def test_nodes_lose_nothing_with_four_commits_under_way(seed: int, kind: type[Me
     assert world.violations == []
     assert sum(map(len, world.confirmed.values())) > 300
     assert sum(member.store.overlaps for member in world.members) > overlaps
+
+
+def test_an_owner_that_keeps_what_was_forwarded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of the test: it breaks the order of a connection."""
+    monkeypatch.setattr(LocalBroker, "bound_to", lambda broker, *_: broker)
+    assert any("a connection published" in text for text in run_cluster(5).violations)
