@@ -366,8 +366,10 @@ def redrive_also_reaches_other_groups() -> Any:
 def stream_reads_are_committed_before_they_are_answered() -> Any:
     original = StreamGroup.read
 
-    def read(group: StreamGroup, now_ms: int, most: int, consumer: str) -> list[tuple[int, int]]:
-        ranges = original(group, now_ms, most, consumer)
+    def read(
+        group: StreamGroup, now_ms: int, most: int, consumer: str, turn: str | None = None
+    ) -> list[tuple[int, int]]:
+        ranges = original(group, now_ms, most, consumer, turn)
         if group.next != group.committed:
             group.committed = group.next
             group.cursor_dirty = True
