@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from penstock.api.ticket import in_task
 from penstock.batch import EncodedBatch, decode
 from penstock.embedded import open_member
 from penstock.fronts.http.options import HttpOptions
@@ -216,7 +217,7 @@ def test_an_owner_that_lost_the_store_keeps_nothing_for_another_node(is_stored: 
             second.way.is_away = True
             raise Unavailable("the connection ended")
 
-        second.way.apply = lose  # type: ignore[method-assign]
+        second.way.apply = in_task(lose)  # type: ignore[method-assign]
         publishing = asyncio.ensure_future(first.broker.publish("work", Message(b"one")))
         await until(lambda: second.cluster.is_store_away)
         await take_over(second, first)

@@ -27,7 +27,7 @@ from penstock.model import Message
 from penstock.model.errors import InvalidFilter
 from penstock.spark.filters.columns import filter_column
 from tests.spark.generated import drawn, frame_of
-from tests.unit.core import test_filters as plain
+from tests.unit.core.filters import test_filters as plain
 from tests.unit.core.filters.filter_text import to_text
 
 ROUNDS = int(os.environ.get("PENSTOCK_COLUMN_ROUNDS", "1"))

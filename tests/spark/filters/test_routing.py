@@ -18,7 +18,7 @@ from penstock.model import Binding, ExchangeConfig, ExchangeKind, Message
 from penstock.model.errors import InvalidArgument, InvalidFilter, NotFound
 from penstock.spark.filters.routing import Routes, binding_column, route_column
 from tests.spark.generated import drawn, frame_of
-from tests.unit.core import test_routing as plain
+from tests.unit.core.routing import test_routing as plain
 
 ROUNDS = int(os.environ.get("PENSTOCK_COLUMN_ROUNDS", "1"))
 

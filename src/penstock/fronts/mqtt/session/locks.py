@@ -61,7 +61,7 @@ class Locks:
 
     async def take_away(self, token: str) -> None:
         """Let nothing more come into force that a connection has under way."""
-        if not self._broker.knows_queue(self._queue):
+        if not self._broker.knows_queue(self._queue, "consume"):
             return
         with suppress(NotFound):
             await self._broker.detach(self._queue, DEFAULT_GROUP, consumer=token)
