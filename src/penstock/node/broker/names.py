@@ -148,7 +148,7 @@ class Names:
         services.lifecycle.check_open()
         check_is_text(name, "a queue's name")
         self._allow(self._caller.principal, "publish", "queue", self._namespace, name)
-        queue = services.spool.taken_for(self._namespace, name)
+        queue = services.spool.taken_for(self._namespace, name) if services.spool.is_on else None
         if queue is None:
             queue = self._owned_queue(name)
         if queue.name.startswith("$"):
