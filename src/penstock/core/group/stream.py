@@ -20,7 +20,7 @@ from penstock.model.errors import InvalidArgument
 from penstock.model.rows import GroupRow, LaneChange
 from penstock.model.work import MESSAGE_WORK, Budget, Pause
 
-TURNS_KEPT: Final = 1_000
+TURNS_KEPT: Final = 100
 
 
 class StreamGroup:
