@@ -66,6 +66,33 @@ def schema_of(url: str) -> str:
     return url.partition("schema=")[2]
 
 
+# Closing -------------------------------------------------------------------------------------------------
+
+
+def test_close_waits_for_a_read_that_opens_a_connection(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        await store.apply(commit(await own_all(store), full_change()))
+        taken = await store._pool._acquire()
+        connect, asked, may_go_on = asyncpg.Pool._get_new_connection, asyncio.Event(), asyncio.Event()
+
+        async def connect_late(pool: asyncpg.Pool[Any]) -> Any:
+            asked.set()
+            await may_go_on.wait()
+            return await connect(pool)
+
+        monkeypatch.setattr(asyncpg.Pool, "_get_new_connection", connect_late)
+        reading = asyncio.ensure_future(store.catalog())
+        await asked.wait()
+        closing = asyncio.ensure_future(store.close())
+        asyncio.get_running_loop().call_later(0.2, may_go_on.set)  # long after a pool that does not wait is closing
+        assert await reading == []
+        await store._pool._release(taken)
+        await closing
+
+    asyncio.run(scenario())
+
+
 # An answer that was lost ---------------------------------------------------------------------------------
 
 

@@ -99,16 +99,17 @@ class Publishing:
             await self._commit(left)
         except Closed:
             raise
-        except LeaseLost:
-            # Not done; but its client, which is connected elsewhere by now, must not take that for the last word on it.
-            lost = Refusal(Reason.UNSPECIFIED_ERROR, "another connection has the session by now", is_unsure=True)
-            for one in left:
-                self.refuse(one, lost)
         except Unavailable as error:
             # It may be in force after all: repeating it is the client's to decide, who knows what it wants once.
             for one in left:
                 self.refuse(one, error)
         except PenstockError as error:
+            if isinstance(error, LeaseLost) and any(one.lock is not None for one in left):
+                # Not done; but its client, connected elsewhere by now, must not take that for the last word on it.
+                lost = Refusal(Reason.UNSPECIFIED_ERROR, "another connection has the session by now", is_unsure=True)
+                for one in left:
+                    self.refuse(one, lost)
+                return
             if len(left) == 1:
                 await self._failed(left[0], error)
                 return

@@ -77,6 +77,8 @@ class Pool:
         self._pool = pool
         self._seconds = seconds
         self._kept: asyncpg.Connection[Any] | None = None
+        self._acquiring = 0
+        self._has_acquired = asyncio.Event()
         self.label = address.label
 
     @classmethod
@@ -134,12 +136,16 @@ class Pool:
                 )
 
     async def _acquire(self) -> asyncpg.Connection[Any]:
+        self._acquiring += 1
         try:
             return await self._pool.acquire(timeout=self._seconds)
         except Exception as error:
             refused = translated(error, self.label)
             refused.is_refused = True  # nothing was sent
             raise refused from error
+        finally:
+            self._acquiring -= 1
+            self._has_acquired.set()
 
     async def _release(self, connection: asyncpg.Connection[Any]) -> None:
         # Shielded by asyncpg itself: a connection goes back whatever happens to this task. One that cannot, such as
@@ -204,8 +210,15 @@ class Pool:
     async def close(self) -> None:
         await self._give_back()
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._pool.close(), GOODBYE_SECONDS)
+            await asyncio.wait_for(self._end(), GOODBYE_SECONDS)
         self._pool.terminate()
+
+    async def _end(self) -> None:
+        """Let who has a connection give it back, and who is about to get one have it: a closing pool gives none."""
+        while self._acquiring:
+            self._has_acquired.clear()
+            await self._has_acquired.wait()
+        await self._pool.close()
 
 
 class MemberCalls:
