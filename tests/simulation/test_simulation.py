@@ -82,7 +82,17 @@ def test_a_seed_that_found_something_with_commits_of_one_slot_finds_it_no_more(
 
 @pytest.mark.parametrize(
     ("seed", "commits_under_way"),
-    [(9059, 1), (202431, 1), (301085, 4), (301517, 4), (301524, 4), (501289, 1), (503172, 1), (604562, 1)],
+    [
+        (9059, 1),
+        (202431, 1),
+        (301085, 4),
+        (301517, 4),
+        (301524, 4),
+        (501289, 1),
+        (503172, 1),
+        (604562, 1),
+        (7011281, 1),
+    ],
 )
 def test_a_seed_that_found_something_finds_it_no_more(seed: int, commits_under_way: int) -> None:
     """What each of them found.
@@ -94,6 +104,7 @@ def test_a_seed_that_found_something_finds_it_no_more(seed: int, commits_under_w
     501289: a lane was read while the deletion of its queue, in force by then, failed; a publish went into it.
     503172: a node that closed while it read the catalog loaded a lane without a group, and trimmed what that wanted.
     604562: the checker did not know that a claim which waits on may spend an attempt that its consumer never saw.
+    7011281: a publish that waited for its lane overtook a replay of the spool whose commit had failed meanwhile.
     """
     outcome = run_world(seed, capabilities=Capabilities(commits_under_way=commits_under_way))
     assert not outcome.violations, describe(outcome)

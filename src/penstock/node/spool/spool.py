@@ -44,7 +44,7 @@ from penstock.node.cluster.remote_publish import RemotePublish
 from penstock.node.commit.commits import Commits
 from penstock.node.commit.pending import Publish
 from penstock.node.publish.append import Publisher
-from penstock.node.publish.parts import Part, Unit
+from penstock.node.publish.parts import Part, Results, Unit
 from penstock.node.spool.folder import Folder
 from penstock.node.spool.log import SEGMENT_BYTES, SpoolLog
 from penstock.node.spool.positions import DAY_MS, ROWS_KEPT_MS, SPOOL_LANES
@@ -80,6 +80,10 @@ class SpoolSettings(msgspec.Struct, frozen=True):
     bytes: int = SPOOL_BYTES
     segment_bytes: int = SEGMENT_BYTES
     new_id: Callable[[], str] = _new_id
+
+
+class _Overtaking(Exception):
+    """A publish would come before something that is in the spool."""
 
 
 @dataclass(eq=False, repr=False)
@@ -203,22 +207,32 @@ class Spool:
     async def _publish_later(self, unit: Unit, size: int) -> Receipt:
         if self._state.log is None:
             raise Unavailable("this node is starting: what its spool holds is not known yet; try again")
-        if (self.is_away or self._state.held) and self._must_wait(unit) and not await self._is_free_soon(unit):
-            return await self._keep(unit)
-        self._remote.check_owners(unit.parts)
-        home = self._remote.home_of(unit.parts)
-        try:
-            results = self._publisher.append_at_once(unit.parts, size, home)
-            results = results or await self._publisher.append_in_room(unit.parts, None, home)
-        except Unavailable as error:  # a lane could not be loaded: nothing was appended
-            if isinstance(error, Fenced | NotOwner) or not unit.is_durable:
-                raise
-            return await self._keep(unit)
+        home: int | None = None
+        results: Results | None = None
+        while results is None:
+            if self._must_wait(unit) and not await self._is_free_soon(unit):
+                return await self._keep(unit)
+            self._remote.check_owners(unit.parts)
+            home = self._remote.home_of(unit.parts)
+            try:
+                results = self._publisher.append_at_once(unit.parts, size, home)
+                results = results or await self._publisher.append_in_room(unit.parts, partial(self._check, unit), home)
+            except _Overtaking:
+                continue
+            except Unavailable as error:  # a lane could not be loaded: nothing was appended
+                if isinstance(error, Fenced | NotOwner) or not unit.is_durable:
+                    raise
+                return await self._keep(unit)
         receipt = await self._commits.commit(slot=home, result=Receipt(unit.count, results), unit=unit)
         return receipt if receipt.buffered else Receipt(unit.count, await self._remote.landed(results))
 
+    def _check(self, unit: Unit) -> None:
+        """Raise where something that goes first went into the spool, or back into it, while this waited for a lane."""
+        if self._must_wait(unit):
+            raise _Overtaking
+
     def _must_wait(self, unit: Unit) -> bool:
-        return unit.is_durable and (self.is_away or bool(self._before(unit)))
+        return unit.is_durable and (self.is_away or bool(self._state.held and self._before(unit)))
 
     def _before(self, unit: Unit) -> list[Name]:
         """The records that it must stay behind."""
