@@ -18,7 +18,7 @@ from threading import Event, Lock
 from time import perf_counter
 from typing import Final, TypeVar
 
-from penstock.api.ticket import Ticket
+from penstock.api.ticket import Ticket, in_task
 from penstock.model.errors import PenstockError
 from penstock.model.rows import DedupRow
 from penstock.store.closing import fenced
@@ -104,7 +104,7 @@ class IndexedLog:
         """Make a record durable: without a thread where that is quick, and without blocking where the kernel syncs."""
         syncs = self._kernel_syncs(draft.size)
         if (syncs is None and not self._is_quick_at_once(draft.size)) or not self._enter(draft.size):
-            return Ticket.of(asyncio.wrap_future(self._appender.submit(self._append_on_thread, draft)))
+            return self._append_later(draft)
         try:
             self._check(draft)
             segment = self._log.write(draft)
@@ -198,6 +198,11 @@ class IndexedLog:
     def _wait_for_append(self) -> None:
         with self._appending:
             pass
+
+    @in_task
+    async def _append_later(self, draft: Draft) -> None:
+        """On a thread, from the next turn of the event loop on: until then, the two would fight for Python's lock."""
+        await asyncio.wrap_future(self._appender.submit(self._append_on_thread, draft))
 
     def _append_on_thread(self, draft: Draft) -> None:
         try:
