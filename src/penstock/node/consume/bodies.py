@@ -138,7 +138,7 @@ class Bodies:
     async def _read_whole(self, lane: Lane, start: int, end: int) -> CachedBatch:
         """Like `_read`. A batch whose place cannot be read is damaged, and keeps nobody from the others."""
         try:
-            return await self._read(lane.id, start, end)
+            rows = await self._lanes.store_of(lane.id).read(lane.id, start, end, READ_BYTES)
         except StoreCorrupt as error:
             segment = lane.log.peek(start)
             if segment is None:
@@ -148,10 +148,17 @@ class Bodies:
             place = segment.base, segment.end - segment.base, segment.published_ms, segment.bytes_end
             self._damage.found(lane.id, segment.base, segment.end, "body", f"cannot be read: {error}")
             return CachedBatch(BatchRow(*place, segment.meta, b""), is_checked=False)
+        return self._keep(lane.id, start, rows)
 
     async def _read(self, lane: int, start: int, end: int) -> CachedBatch:
         """Read the batches of a range into the cache, a large read at a time; the first of them."""
-        rows = await self._lanes.store_of(lane).read(lane, start, end, READ_BYTES)
+        return self._keep(lane, start, await self._lanes.store_of(lane).read(lane, start, end, READ_BYTES))
+
+    def _keep(self, lane: int, start: int, rows: Sequence[BatchRow]) -> CachedBatch:
+        """Put batches into the cache; the first of them. What is not in the store may be there after all.
+
+        After a takeover or a lost commit what is in memory may be behind: that is no damage, and buries nothing.
+        """
         if not rows or not rows[0].base <= start < rows[0].end:
             raise StoreCorrupt(f"offset {start} of lane {lane} should be in the store, but is not")
         # The first is put last, so that it is not pushed out before it is used.
