@@ -67,7 +67,7 @@ class Consumers(ClientParty):
     async def _ack_and_claim(self, queue: str, claim: Claim, most: int) -> Claim | None:
         """Acknowledge a claim and take what comes next with the same request."""
         ids, began = names(claim), time.monotonic()
-        self._ledger.ack_ask(queue, ids, began)
+        self._ledger.ack_ask(queue, ids)
         try:
             following = await self._client.settle_and_claim(claim, max=most, lease_seconds=LEASE_S)
         except PenstockError:
@@ -83,7 +83,7 @@ class Consumers(ClientParty):
         """Acknowledge so many of the claim's first messages."""
         ids = names(claim)[:first]
         if ids:
-            self._ledger.ack_ask(queue, ids, time.monotonic())
+            self._ledger.ack_ask(queue, ids)
             await self._client.ack(claim, [one.offset for one in claim][:first])
             self._ledger.ack(queue, ids)
 

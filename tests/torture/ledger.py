@@ -27,8 +27,6 @@ class Seen:
     confirmed: set[str] = field(default_factory=set)
     delivered: set[str] = field(default_factory=set)
     ack_asked: set[str] = field(default_factory=set)
-    ack_times: dict[str, float] = field(default_factory=dict)
-    """Of an ordered queue: when each was last asked to be acknowledged."""
     acked: set[str] = field(default_factory=set)
     due: dict[str, float] = field(default_factory=dict)
     """Not to be seen before this moment."""
@@ -139,18 +137,14 @@ class Ledger:
             self.repeats += id in seen.delivered
             seen.delivered.add(id)
         if queue == "ordered":
-            self._in_order(seen, ids, asked)
+            self._in_order(seen, ids)
         if queue == "urgent":
             priorities = [int(id.split(".")[0]) for id in ids]
             if priorities != sorted(priorities, reverse=True):
                 self.fault(f"urgent: priorities came as {priorities}")
 
-    def _in_order(self, seen: Seen, ids: list[str], asked: float | None) -> None:
-        """Whatever stands before a message in its partition is settled, or comes before it in the same claim.
-
-        An answer may come late, when its lease is over and another consumer has asked for the ack of the same message,
-        which may be in force: such a message counts as settled.
-        """
+    def _in_order(self, seen: Seen, ids: list[str]) -> None:
+        """Whatever stands before a message in its partition is settled, or comes before it in the same claim."""
         here: dict[str, list[int]] = defaultdict(list)
         for id in ids:
             partition, number = id.split(".")
@@ -161,18 +155,15 @@ class Ledger:
             passed = {number for number in seen.open[partition] if number < numbers[-1]} - set(numbers)
             if passed:
                 self.fault(f"ordered: {partition}.{numbers} passed {sorted(passed)[:10]}")
-            late = {number for number in numbers if _is_late(asked, seen.ack_times.get(f"{partition}.{number}"))}
-            seen.open[partition].update(set(numbers) - late)
+            seen.open[partition].update(numbers)
 
-    def ack_ask(self, queue: str, ids: list[str], now: float | None = None) -> None:
+    def ack_ask(self, queue: str, ids: list[str]) -> None:
         seen = self.queues[queue]
         seen.ack_asked.update(ids)
         if queue == "ordered":
             for id in ids:
                 partition, number = id.split(".")
                 seen.open[partition].discard(int(number))
-                if now is not None:
-                    seen.ack_times[id] = now
 
     def ack(self, queue: str, ids: list[str]) -> None:
         """The ack was answered."""
@@ -304,8 +295,3 @@ class Ledger:
         for name in sorted(self.queues[source].confirmed):
             if len(products[name]) != 1:
                 self.fault(f"{source}: {name} became {products[name]}")
-
-
-def _is_late(asked: float | None, acked: float | None) -> bool:
-    """Whether a claim that began then may have been answered after the ack of somebody else came into force."""
-    return asked is not None and acked is not None and asked < acked

@@ -99,18 +99,6 @@ def test_out_of_order(claims: list[list[str]]) -> None:
     assert len(ledger.faults) == 1
 
 
-@pytest.mark.parametrize(("asked", "faults"), [(2.0, 0), (4.0, 1)])
-def test_an_answer_that_comes_late_opens_nothing_again(asked: float, faults: int) -> None:
-    """Asked for before the ack of somebody else, which may be in force; or after it, which then was not."""
-    ledger = Ledger()
-    published(ledger, "ordered", "p0.0", "p0.1")
-    ledger.deliver("ordered", ["p0.0"], 2.5, 2.4)
-    ledger.ack_ask("ordered", ["p0.0"], 3.0)
-    ledger.deliver("ordered", ["p0.0"], 5.0, asked)
-    ledger.deliver("ordered", ["p0.1"], 6.0, 5.5)
-    assert len(ledger.faults) == faults
-
-
 def test_after_its_time_to_live() -> None:
     ledger = Ledger()
     ledger.ask("brief", ["b"])
