@@ -13,7 +13,7 @@ from penstock.api.results import Slice
 from penstock.core.group.claim import CLAIM_BYTES_MAX
 from penstock.core.group.entries import Entry, runs_of, union
 from penstock.core.lane import Lane
-from penstock.model.errors import PenstockError, StoreCorrupt
+from penstock.model.errors import PenstockError, StoreCorrupt, Unavailable
 from penstock.model.rows import BatchRow
 from penstock.node.cache import BatchCache, CachedBatch
 from penstock.node.lanes import LaneSet
@@ -160,7 +160,7 @@ class Bodies:
         After a takeover or a lost commit what is in memory may be behind: that is no damage, and buries nothing.
         """
         if not rows or not rows[0].base <= start < rows[0].end:
-            raise StoreCorrupt(f"offset {start} of lane {lane} should be in the store, but is not")
+            raise Unavailable(f"offset {start} of lane {lane} should be in the store, and is not now; try again")
         # The first is put last, so that it is not pushed out before it is used.
         return [self._cache.put(lane, row) for row in reversed(rows)][-1]
 
