@@ -258,7 +258,7 @@ OUTLINE = b'{"messages":[{"payload":""}]}'
 
 
 def body_of(size: int) -> bytes:
-    """A publish of so many bytes in JSON."""
+    """A JSON publish whose payload has this many bytes."""
     return OUTLINE.replace(b'""', b'"%b"' % (b"x" * (size - len(OUTLINE))))
 
 

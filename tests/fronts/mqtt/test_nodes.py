@@ -114,6 +114,18 @@ def test_a_publish_that_a_node_holds_is_stored_once_when_it_is_repeated_at_anoth
     play(story)
 
 
+def hold_publishes(monkeypatch: pytest.MonkeyPatch, front: Front, held: asyncio.Event, goes_on: asyncio.Event) -> None:
+    """Let a node carry out what it is asked to publish only when it may go on."""
+    commit = front.server.publishing._commit
+
+    async def late(wanted: Any) -> None:
+        held.set()
+        await goes_on.wait()
+        await commit(wanted)
+
+    monkeypatch.setattr(front.server.publishing, "_commit", late)
+
+
 def test_a_publish_that_a_node_sends_on_too_late_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its client has gone on to another node, and repeated it there."""
 
@@ -122,14 +134,7 @@ def test_a_publish_that_a_node_sends_on_too_late_is_not_stored(monkeypatch: pyte
         client = await one.connect()
         publish(client, queue)
         await finish(client)
-        commit = one.server.publishing._commit
-
-        async def late(wanted: Any) -> None:
-            held.set()
-            await goes_on.wait()
-            await commit(wanted)
-
-        monkeypatch.setattr(one.server.publishing, "_commit", late)
+        hold_publishes(monkeypatch, one, held, goes_on)
         publish(client, queue)
         await held.wait()
         again = await two.connect()
@@ -153,14 +158,7 @@ def test_a_session_that_begins_anew_is_not_told_of_what_comes_too_late(monkeypat
         client = await one.connect()
         publish(client, queue)
         await finish(client)
-        commit = one.server.publishing._commit
-
-        async def late(wanted: Any) -> None:
-            held.set()
-            await goes_on.wait()
-            await commit(wanted)
-
-        monkeypatch.setattr(one.server.publishing, "_commit", late)
+        hold_publishes(monkeypatch, one, held, goes_on)
         publish(client, queue)
         await held.wait()
         again = await two.connect(clean=True)

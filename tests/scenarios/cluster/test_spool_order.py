@@ -84,7 +84,7 @@ async def node(disk: MemoryStore, name: str) -> AsyncIterator[Place]:
 
 
 async def move(slot: int, giving: Place, taking: Place) -> None:
-    """Hand a slot on in good order, and let both know."""
+    """Move a slot from one node to the other, and wait until both know."""
     taking.cluster.ownership.keep([slot], 600)
     await giving.cluster.give([slot], taking.cluster.ownership.incarnation)
     await until(lambda: slot in taking.cluster.ownership.owned)

@@ -14,7 +14,7 @@ from penstock.fronts.answers import Share
 from penstock.wire.http.shapes import JSON_TYPE, encode_json
 
 LONG_BODY_BYTES: Final = 512 * 1024
-"""Bodies in JSON from this size on are decoded on a thread: so many bytes take some milliseconds."""
+"""JSON bodies of this size and more are decoded on a thread: decoding them takes milliseconds."""
 
 _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 

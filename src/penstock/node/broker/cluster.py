@@ -53,7 +53,7 @@ def queue(broker: ClusterBroker, args: tuple[Any, ...], named: dict[str, Any]) -
 
 
 def target(broker: ClusterBroker, args: tuple[Any, ...], named: dict[str, Any]) -> Destination | None:
-    """By the queue, unless this node's spool takes what is published to it: that stays behind what is there."""
+    """By the queue; here while this node's spool holds earlier publishes to it, which go first."""
     name = args[0] if args else named.get("queue")
     return None if isinstance(name, str) and broker.spools_for(name) else queue(broker, args, named)
 

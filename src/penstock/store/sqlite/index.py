@@ -140,7 +140,7 @@ class IndexedLog:
         ticket.fail(self._file.translated(error))
 
     def _tell(self, entry: Entry, ticket: Ticket[None]) -> None:
-        """Report that a record is durable; the overlay is updated behind the answers of those who wait already."""
+        """Report that a record is durable, then update the overlay."""
         try:
             ticket.end()
         finally:

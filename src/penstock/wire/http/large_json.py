@@ -36,7 +36,7 @@ class PiecewiseDecoder(Generic[Kind]):
         self._bytes: list[str] = []
         """Its fields that are bytes."""
         self._outline: msgspec.json.Decoder[Any] | None = None
-        """What it looks like with lists and bytes as they stand there; None where it has neither."""
+        """Decodes all but its lists and bytes, which stay raw; None where it has neither."""
         if _is_struct(kind):
             self._make_outline(kind)
 

@@ -44,9 +44,7 @@ class Located(NamedTuple):
 
 
 Problems = dict[int, str]
-"""Why bodies could not be read at all, by the first offsets of their batches. They are damaged: what is there of them
-is too short for its checksum.
-"""
+"""Why a body could not be read, by the first offset of its batch. Such a body counts as damaged."""
 
 
 def read_bodies(
