@@ -115,6 +115,12 @@ class LaneSet:
             if lane is not None and lane.pins:
                 self._pins[id] = lane.pins
 
+    def check_stored(self, lane: Lane, end: int, visible_end: int) -> None:
+        """Raise unless the store had to have what is below `end` when it was read; `visible_end` was the lane's then."""
+        is_alone = self._ownership.keeps(slot_of(lane.id), self._epoch_of(lane.id))  # or others may have trimmed it
+        if not is_alone or self._loaded.get(lane.id) is not lane or not lane.first < end <= visible_end:
+            raise Unavailable(f"lane {lane.id} changed while it was read below {end}; try again")
+
     async def run(self, id: int, command: Callable[[Lane], Result]) -> Result:
         """Run a command on a lane, with whatever must be loaded for it, and with others' work where it takes long."""
         while True:
@@ -162,7 +168,8 @@ class LaneSet:
         if lane is None or start < lane.first:
             return  # given up or trimmed meanwhile: the caller looks again
         if not heads or not heads[0].base <= start < heads[0].end:
-            raise StoreCorrupt(f"offset {start} of lane {id} should be in the store, but is not")
+            self._ownership.check(slot_of(id))
+            raise self._damage.lane_found(id, StoreCorrupt(f"offset {start} should be in the store, but is not"))
         for base, end in lane.log.feed(heads):
             self._damage.found(id, base, end, "meta")
 

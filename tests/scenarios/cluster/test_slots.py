@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from penstock.api.ticket import in_task
 from penstock.embedded import open_member
 from penstock.model import Message
 from penstock.model.errors import Fenced, NotOwner, Unavailable
-from penstock.model.rows import SLOTS, ClusterView, LaneImage, home_slot
+from penstock.model.rows import SLOTS, ClusterView, Commit, LaneImage, home_slot
 from penstock.node.broker import LocalBroker
 from penstock.node.clock import StoreClock, SystemClock
 from penstock.node.cluster.membership import Cluster, ClusterOptions
@@ -76,6 +77,68 @@ def test_who_waits_for_a_slot_that_is_handed_on_is_told_where_it_went() -> None:
             assert SLOT in taking.ownership.owned
             await second.publish("work", Message(b"m"))
             assert (await second.claim("work", ack=True)).payloads() == [b"m"]
+
+    asyncio.run(story())
+
+
+class Gate(SharedStore):
+    """Commits wait while it is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = 0
+
+    @in_task
+    async def apply(self, commit: Commit) -> None:
+        self.waiting += 1
+        await self.open.wait()
+        self.waiting -= 1
+        await super().apply(commit)
+
+
+def test_a_claim_that_is_committed_while_its_slot_is_handed_on_is_answered() -> None:
+    """Were it told that the slot is another's, it would ask there, and what it has leased would be nobody's."""
+
+    async def story() -> None:
+        store = Gate()
+        async with member(store, "one") as (broker, cluster):
+            await broker.declare_queue("work")
+            await broker.declare_group("work", "default")
+            await broker.publish("work", Message(b"m"))
+            store.open.clear()
+            claiming = asyncio.ensure_future(broker.claim("work"))
+            while not store.waiting:
+                await asyncio.sleep(0)
+            handing = asyncio.ensure_future(cluster._slots.hand_on({SLOT}))
+            await asyncio.sleep(0)
+            assert SLOT not in cluster.ownership.owned
+            store.open.set()
+            assert (await claiming).payloads() == [b"m"]
+            await handing
+
+    asyncio.run(story())
+
+
+def test_a_claim_whose_slot_is_lost_behind_its_commit_may_have_been_done() -> None:
+    """So it is not `NotOwner`, upon which it would be asked for again as if nothing had happened."""
+
+    async def story() -> None:
+        store = Gate()
+        async with member(store, "one") as (broker, cluster):
+            await broker.declare_queue("work")
+            await broker.declare_group("work", "default")
+            await broker.publish("work", Message(b"m"))
+            store.open.clear()
+            claiming = asyncio.ensure_future(broker.claim("work"))
+            while not store.waiting:
+                await asyncio.sleep(0)
+            cluster._lose({SLOT}, "for the test")
+            store.open.set()
+            with pytest.raises(Unavailable) as raised:
+                await claiming
+            assert type(raised.value) is Unavailable
 
     asyncio.run(story())
 

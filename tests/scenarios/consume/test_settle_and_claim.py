@@ -297,3 +297,28 @@ def test_what_a_waiting_claim_could_not_read_is_given_to_it_later_without_an_att
         assert machine.now_ms() - began_ms < 1_000  # long before a lease would have ended
 
     shaky.play(story)
+
+
+def test_what_is_given_back_before_its_commit_is_read_after_it() -> None:
+    """A consumer that waited is handed a message in the commit that publishes it, and goes: the next one to ask has it
+    before it is stored.
+    """
+
+    async def story(machine: shaky.Machine) -> None:
+        broker = await machine.open()
+        claim = await first_claim(broker, 1)
+        waiting = asyncio.ensure_future(broker.claim("q", wait=5))
+        await turns()
+        publishing = asyncio.ensure_future(broker.publish_many("q", numbered(1, 1)))
+        tries = machine.store.tries
+        while machine.store.tries == tries:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await turns()
+        following = await broker.settle_and_claim(claim)
+        assert texts(following) == ["1"]
+        await publishing
+        assert await states(broker) == (0, 1)
+        assert node_of(broker).damage.notes() == []
+
+    shaky.play(story)

@@ -102,6 +102,10 @@ class Ownership:
                 "this node has not heard from the store for its lease; others may own its queues; try again"
             )
 
+    def keeps(self, slot: int, epoch: int) -> bool:
+        """Whether nobody else can have had a slot since this node had it under an epoch; it may be on its way to one."""
+        return self._epochs.get(slot) == epoch and (self._heard_until == inf or self.is_heard)
+
     def check_taken(self, slot: int) -> None:
         """Raise unless `has_taken`."""
         if not self.has_taken(slot):

@@ -76,6 +76,7 @@ class Slots:
                 await self._commits.commit()
             except PenstockError:
                 await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # claims that were committed last are answered before their slot is another's
         self._forget(slots)
 
     def lose(self, slots: set[int], error: PenstockError) -> None:

@@ -13,7 +13,7 @@ from penstock.api.results import Slice
 from penstock.core.group.claim import CLAIM_BYTES_MAX
 from penstock.core.group.entries import Entry, runs_of, union
 from penstock.core.lane import Lane
-from penstock.model.errors import PenstockError, StoreCorrupt, Unavailable
+from penstock.model.errors import PenstockError, StoreCorrupt
 from penstock.model.rows import BatchRow
 from penstock.node.cache import BatchCache, CachedBatch
 from penstock.node.lanes import LaneSet
@@ -136,31 +136,26 @@ class Bodies:
         return None if segment is None else self._cache.get(lane.id, segment.base)
 
     async def _read_whole(self, lane: Lane, start: int, end: int) -> CachedBatch:
-        """Like `_read`. A batch whose place cannot be read is damaged, and keeps nobody from the others."""
+        """Like `_read`. A batch that is missing or cannot be read is damaged, and keeps nobody from the others."""
+        visible_end = lane.visible_end
         try:
-            rows = await self._lanes.store_of(lane.id).read(lane.id, start, end, READ_BYTES)
+            return await self._read(lane.id, start, end)
         except StoreCorrupt as error:
             segment = lane.log.peek(start)
             if segment is None:
                 raise
+            self._lanes.check_stored(lane, segment.end, visible_end)
             if end > segment.end:  # it may have been one of those behind it
                 return await self._read_whole(lane, start, segment.end)
             place = segment.base, segment.end - segment.base, segment.published_ms, segment.bytes_end
             self._damage.found(lane.id, segment.base, segment.end, "body", f"cannot be read: {error}")
             return CachedBatch(BatchRow(*place, segment.meta, b""), is_checked=False)
-        return self._keep(lane.id, start, rows)
 
     async def _read(self, lane: int, start: int, end: int) -> CachedBatch:
         """Read the batches of a range into the cache, a large read at a time; the first of them."""
-        return self._keep(lane, start, await self._lanes.store_of(lane).read(lane, start, end, READ_BYTES))
-
-    def _keep(self, lane: int, start: int, rows: Sequence[BatchRow]) -> CachedBatch:
-        """Put batches into the cache; the first of them. What is not in the store may be there after all.
-
-        After a takeover or a lost commit what is in memory may be behind: that is no damage, and buries nothing.
-        """
+        rows = await self._lanes.store_of(lane).read(lane, start, end, READ_BYTES)
         if not rows or not rows[0].base <= start < rows[0].end:
-            raise Unavailable(f"offset {start} of lane {lane} should be in the store, and is not now; try again")
+            raise StoreCorrupt(f"offset {start} of lane {lane} should be in the store, but is not")
         # The first is put last, so that it is not pushed out before it is used.
         return [self._cache.put(lane, row) for row in reversed(rows)][-1]
 

@@ -125,6 +125,8 @@ class Claims:
     async def _deliver(self, queue: Queue, claimed: Claimed, request: Request, is_with_its_publish: bool) -> Claim:
         """Fetch the bodies while the commit is under way; answer when both are there."""
         lane, bodies = claimed.lane, self._bodies
+        slot = slot_of(lane.id)
+        epoch = self._ownership.epoch(slot)
         try:
             if is_with_its_publish:
                 await claimed.committed  # there is nothing to read before it
@@ -148,8 +150,10 @@ class Claims:
         index = queue.index_of(lane.id)
         if request.settle:
             return Claim(queue.name, index, None, 0, slices)
-        # After a long pause another node may have handed the messages out, and they may be settled.
-        self._ownership.check(slot_of(lane.id))
+        if not self._ownership.keeps(slot, epoch):
+            # After a long pause another node may have handed the messages out, and they may be settled.
+            self._waiters.give_back(claimed)
+            raise Unavailable("others may own the queue since its messages were claimed: they return; try again")
         return Claim(queue.name, index, Lease(lane.id, claimed.group, claimed.lease_id), claimed.deadline_ms, slices)
 
     def _intact(self, claimed: Claimed, slices: list[Slice]) -> list[Slice]:
@@ -259,7 +263,7 @@ class Claims:
         try:
             claimed = await self._take(queue, group, request, patient=False)
             if claimed is not None:
-                delivered = await self._deliver(queue, claimed, request, False)
+                delivered = await self._deliver(queue, claimed, request, not is_visible(claimed))
                 if delivered.slices:
                     return delivered
         except PenstockError:
