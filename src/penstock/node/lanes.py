@@ -116,7 +116,7 @@ class LaneSet:
                 self._pins[id] = lane.pins
 
     def check_stored(self, lane: Lane, end: int, visible_end: int) -> None:
-        """Raise unless the store had to have what is below `end` when it was read; `visible_end` was the lane's then."""
+        """Raise unless the store had to have what is below `end` as it was read; `visible_end` was the lane's then."""
         is_alone = self._ownership.keeps(slot_of(lane.id), self._epoch_of(lane.id))  # or others may have trimmed it
         if not is_alone or self._loaded.get(lane.id) is not lane or not lane.first < end <= visible_end:
             raise Unavailable(f"lane {lane.id} changed while it was read below {end}; try again")

@@ -109,7 +109,7 @@ def test_a_claim_that_is_committed_while_its_slot_is_handed_on_is_answered() -> 
             await broker.publish("work", Message(b"m"))
             store.open.clear()
             claiming = asyncio.ensure_future(broker.claim("work"))
-            while not store.waiting:
+            while not store.waiting:  # noqa: ASYNC110 - the loop turns once
                 await asyncio.sleep(0)
             handing = asyncio.ensure_future(cluster._slots.hand_on({SLOT}))
             await asyncio.sleep(0)
@@ -132,7 +132,7 @@ def test_a_claim_whose_slot_is_lost_behind_its_commit_may_have_been_done() -> No
             await broker.publish("work", Message(b"m"))
             store.open.clear()
             claiming = asyncio.ensure_future(broker.claim("work"))
-            while not store.waiting:
+            while not store.waiting:  # noqa: ASYNC110 - the loop turns once
                 await asyncio.sleep(0)
             cluster._lose({SLOT}, "for the test")
             store.open.set()

@@ -18,7 +18,7 @@ from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model import INTEGER_MAX
-from penstock.model.errors import Fenced, LeaseLost, NotOwner, PenstockError, StoreCorrupt, Unavailable
+from penstock.model.errors import LeaseLost, PenstockError, StoreCorrupt, Unavailable
 from penstock.model.rows import slot_of
 from penstock.model.verdict import Verdict, by_start
 from penstock.model.work import Pause
@@ -60,24 +60,15 @@ class Claims:
                     claimed = await self._take(queue, group, request, patient=False)
             if claimed is None:
                 return Claim(queue.name, 0, None, 0, [])
-            is_with_its_publish = not is_visible(claimed)
             try:
-                delivered = await self._deliver(queue, claimed, request, is_with_its_publish)
+                delivered = await self._deliver(queue, claimed, request)
             except asyncio.CancelledError:
                 self._waiters.give_back(claimed)
                 raise
-            except Unavailable as error:
-                if not is_with_its_publish or request.settle or isinstance(error, NotOwner | Fenced):
-                    raise
-                # The publish failed, or what it published could not be read: the consumer waits on.
-                claimed = None
-                if clock.now_ms() >= deadline_ms:
-                    raise
-            else:
-                if delivered.slices:
-                    return delivered
-                # All of it was damaged: what is behind it may not be.
-                claimed = await self._take(queue, group, request, patient=False)
+            if delivered.slices:
+                return delivered
+            # All of it was damaged: what is behind it may not be.
+            claimed = await self._take(queue, group, request, patient=False)
 
     async def _take(self, queue: Queue, group: Group, request: Request, *, patient: bool) -> Claimed | None:
         """Try the queue's lanes in turn, beginning after the one that gave last; a damaged one is left out."""
@@ -122,14 +113,18 @@ class Claims:
             raise broken[first]
         return None
 
-    async def _deliver(self, queue: Queue, claimed: Claimed, request: Request, is_with_its_publish: bool) -> Claim:
-        """Fetch the bodies while the commit is under way; answer when both are there."""
+    async def _deliver(self, queue: Queue, claimed: Claimed, request: Request) -> Claim:
+        """Fetch the bodies while the commit is under way; answer when both are there.
+
+        Where it fails, the messages may be leased nevertheless: the error is never `NotOwner`, upon which others ask
+        again as if nothing had been done.
+        """
         lane, bodies = claimed.lane, self._bodies
         slot = slot_of(lane.id)
         epoch = self._ownership.epoch(slot)
         try:
-            if is_with_its_publish:
-                await claimed.committed  # there is nothing to read before it
+            if not is_visible(claimed):
+                await claimed.committed  # it is published in the same commit: there is nothing to read before it
             slices = bodies.cached(lane, claimed.entries) or await self._slices(claimed)
             acked = self._waiters.ack(claimed) if request.settle and slices and not claimed.is_settled else None
         except PenstockError as error:
@@ -263,7 +258,7 @@ class Claims:
         try:
             claimed = await self._take(queue, group, request, patient=False)
             if claimed is not None:
-                delivered = await self._deliver(queue, claimed, request, not is_visible(claimed))
+                delivered = await self._deliver(queue, claimed, request)
                 if delivered.slices:
                     return delivered
         except PenstockError:
