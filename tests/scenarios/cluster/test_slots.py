@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.api.ticket import in_task
+from penstock.api.ticket import Ticket, in_task
 from penstock.embedded import open_member
 from penstock.model import Message
 from penstock.model.errors import Fenced, NotOwner, Unavailable
@@ -117,6 +117,40 @@ def test_a_claim_that_is_committed_while_its_slot_is_handed_on_is_answered() -> 
             store.open.set()
             assert (await claiming).payloads() == [b"m"]
             await handing
+
+    asyncio.run(story())
+
+
+def test_what_is_published_at_the_last_moment_is_stored_before_its_slot_is_handed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        store = SharedStore()
+        async with member(store, "one") as (broker, cluster):
+            await broker.declare_queue("work")
+            await broker.publish("work", Message(b"a"))
+            commits, lanes = node_of(broker).commits, node_of(broker).lanes
+            lane = lanes.get(*node_of(broker).catalog.queue("default", "work").lanes)
+            assert lane is not None
+            late: list[Ticket[None]] = []
+
+            def come_late() -> None:
+                """What began before the slot was handed on, and comes to its lane now."""
+                lane.append(SystemClock().now_ms(), [Message(b"b")])
+                late.append(commits.commit(lane))
+
+            concerns_slots = commits.concerns_slots
+
+            def concerns_none(slots: set[int]) -> bool:
+                found = concerns_slots(slots)
+                if not found and not late:
+                    asyncio.get_running_loop().call_soon(come_late)
+                return found
+
+            monkeypatch.setattr(commits, "concerns_slots", concerns_none)
+            await cluster._slots.hand_on({SLOT})
+            await late[0]
+            assert (await store.load([lane.id], 1))[0].end == 2
 
     asyncio.run(story())
 

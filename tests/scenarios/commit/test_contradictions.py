@@ -12,6 +12,7 @@ from penstock import Message
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
 from penstock.model.errors import Unavailable
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, Result, group_stats, messages, play, texts, turns, until
 
 
@@ -121,5 +122,20 @@ def test_a_settle_that_breaks_its_lane_settles_nothing(
         await turns()  # the lane is given up by then
         await again(lambda: broker.ack(claim))
         assert (await group_stats(broker, "orders")).lag == 0
+
+    play(home, scenario)
+
+
+def test_what_changed_in_a_lane_that_was_dropped_is_not_answered(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("orders")
+        await broker.publish("orders", Message(b"before"))
+        publishing = broker.publish("orders", Message(b"lost"))
+        node = node_of(broker)
+        node.lanes.drop(set(node.catalog.queue("default", "orders").lanes))
+        with pytest.raises(Unavailable, match="was dropped with changes"):
+            await publishing
+        assert texts(await again(lambda: broker.claim("orders", max=10, ack=True))) == ["before"]
 
     play(home, scenario)

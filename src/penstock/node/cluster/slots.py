@@ -71,12 +71,15 @@ class Slots:
         self._ownership.shed(slots)
         await self._events.move()
         self._tell(self.on_shed, slots)
-        while self._commits.concerns_slots(slots):
-            try:
-                await self._commits.commit()
-            except PenstockError:
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(0)  # claims that were committed last are answered before their slot is another's
+        while True:
+            while self._commits.concerns_slots(slots):
+                try:
+                    await self._commits.commit()
+                except PenstockError:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0)  # claims that were committed last are answered before their slot is another's
+            if not self._commits.concerns_slots(slots):
+                break
         self._forget(slots)
 
     def lose(self, slots: set[int], error: PenstockError) -> None:

@@ -88,6 +88,9 @@ class CommitHost:
         """Whether this is the lane as it is loaded now: not one of a queue that was deleted meanwhile."""
         return self._lanes.get(lane.id) is lane
 
+    def is_deleted(self, lane: Lane) -> bool:
+        return lane.id not in self._catalog.by_lane
+
     def sealed(
         self, sealed: list[tuple[Lane, Sealed]], now_ms: int, slot: int | None
     ) -> tuple[list[OutboxRow], list[TraceRow]]:

@@ -268,7 +268,9 @@ class CommitLoop(Commits):
     def _is_sealed_now(self, lane: Lane, pending: Pending) -> bool:
         """What was still done to a queue that is deleted goes with it."""
         host = self._host
-        return not host.is_sealed_last(lane) and host.is_current(lane) and lane.id not in pending.lanes_deleted
+        is_current = host.is_current(lane)
+        assert is_current or not lane.dirty or host.is_deleted(lane), f"lane {lane.id} was dropped with changes"
+        return is_current and not host.is_sealed_last(lane) and lane.id not in pending.lanes_deleted
 
     def _serve_unsealed(self) -> None:
         """Hand a message that a consumer waits for out in the commit that publishes it: one instead of two."""
