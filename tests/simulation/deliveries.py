@@ -174,7 +174,9 @@ class DeliveryChecker:
         if handed_ms < fate.not_before_ms and not view.redriven_since(fate.seq):
             report("early", f"{where} was handed out at {handed_ms}, not before {fate.not_before_ms} was agreed")
         low = 1 if view.redriven_since(fate.seq) else fate.low
-        high = fate.high + view.ghosts(fate.seq, claiming.seq)
+        # A claim whose messages could not be read waits on, and what it had leased unseen may have run out by then.
+        outlived = claiming.started_ms + claiming.lease_ms <= self._court.now_ms()
+        high = fate.high + view.ghosts(fate.seq, claiming.seq) + outlived
         if not low <= received.attempt <= high:
             report("attempt", f"{where} was handed out as attempt {received.attempt}, not {low} to {high}")
 

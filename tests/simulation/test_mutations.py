@@ -1,4 +1,4 @@
-"""A test of the tests: every deliberate fault must be found, within a few seeds."""
+"""A test of the tests: every deliberate fault must be found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from tests.simulation.mutations import MUTATIONS, in_force
 from tests.simulation.world import run_world
 
-SEEDS_MAX = 300
+SEEDS_MAX = 1_500
+"""Nearly all are found within a few; what overtakes the spool shows once in two hundred."""
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +25,7 @@ def test_there_are_enough() -> None:
     assert len(MUTATIONS) >= 25
 
 
+@pytest.mark.timeout(360)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_the_checker_finds_it(name: str) -> None:
     with in_force(name):

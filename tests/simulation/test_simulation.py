@@ -103,7 +103,7 @@ def test_a_seed_that_found_something_finds_it_no_more(seed: int, commits_under_w
     301517: a claim loaded two ephemeral lanes in turn, on which something was due that could not be committed.
     501289: a lane was read while the deletion of its queue, in force by then, failed; a publish went into it.
     503172: a node that closed while it read the catalog loaded a lane without a group, and trimmed what that wanted.
-    604562: a claim whose messages could not be read waited on, and spent an attempt that its consumer never saw.
+    604562: the checker did not know that a claim which waits on may spend an attempt that its consumer never saw.
     7011281: a publish that waited for its lane overtook a replay of the spool whose commit had failed meanwhile.
     """
     outcome = run_world(seed, capabilities=Capabilities(commits_under_way=commits_under_way))

@@ -60,15 +60,36 @@ class Claims:
                     claimed = await self._take(queue, group, request, patient=False)
             if claimed is None:
                 return Claim(queue.name, 0, None, 0, [])
+            is_with_its_publish = not is_visible(claimed)
             try:
                 delivered = await self._deliver(queue, claimed, request)
             except asyncio.CancelledError:
                 self._waiters.give_back(claimed)
                 raise
+            except Unavailable:
+                if not is_with_its_publish or clock.now_ms() >= deadline_ms or not await self._is_undone(claimed):
+                    raise
+                # The publish failed, or what it published could not be read: the consumer waits on.
+                claimed = await self._take(queue, group, request, patient=request.minimum > 1)
+                continue
             if delivered.slices:
                 return delivered
             # All of it was damaged: what is behind it may not be.
             claimed = await self._take(queue, group, request, patient=False)
+
+    async def _is_undone(self, claimed: Claimed) -> bool:
+        """Whether nothing is leased or settled by a claim that failed, for certain: nobody would know of it."""
+        if claimed.is_settled:
+            return False
+        try:
+            lane = await self._lanes.run(claimed.lane.id, lambda lane: lane)
+            if self._waiters.is_held(claimed):
+                return False
+            if lane is claimed.lane:  # not one that was read from the store since: what was given back is not stored
+                await self._commits.commit(lane)
+        except PenstockError:
+            return False
+        return True
 
     async def _take(self, queue: Queue, group: Group, request: Request, *, patient: bool) -> Claimed | None:
         """Try the queue's lanes in turn, beginning after the one that gave last; a damaged one is left out."""
