@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from penstock.api.results import Claim
 from penstock.api.ticket import Ticket, in_task
 from penstock.embedded import open_member
 from penstock.model import Message
@@ -98,19 +99,25 @@ class Gate(SharedStore):
         await super().apply(commit)
 
 
+async def begun_claim(store: Gate, broker: LocalBroker) -> asyncio.Future[Claim]:
+    """A claim of the only message, whose commit waits at the gate."""
+    await broker.declare_queue("work")
+    await broker.declare_group("work", "default")
+    await broker.publish("work", Message(b"m"))
+    store.open.clear()
+    claiming = asyncio.ensure_future(broker.claim("work"))
+    while not store.waiting:  # noqa: ASYNC110 - the loop turns once
+        await asyncio.sleep(0)
+    return claiming
+
+
 def test_a_claim_that_is_committed_while_its_slot_is_handed_on_is_answered() -> None:
     """Were it told that the slot is another's, it would ask there, and what it has leased would be nobody's."""
 
     async def story() -> None:
         store = Gate()
         async with member(store, "one") as (broker, cluster):
-            await broker.declare_queue("work")
-            await broker.declare_group("work", "default")
-            await broker.publish("work", Message(b"m"))
-            store.open.clear()
-            claiming = asyncio.ensure_future(broker.claim("work"))
-            while not store.waiting:  # noqa: ASYNC110 - the loop turns once
-                await asyncio.sleep(0)
+            claiming = await begun_claim(store, broker)
             handing = asyncio.ensure_future(cluster._slots.hand_on({SLOT}))
             await asyncio.sleep(0)
             assert SLOT not in cluster.ownership.owned
@@ -161,13 +168,7 @@ def test_a_claim_whose_slot_is_lost_behind_its_commit_may_have_been_done() -> No
     async def story() -> None:
         store = Gate()
         async with member(store, "one") as (broker, cluster):
-            await broker.declare_queue("work")
-            await broker.declare_group("work", "default")
-            await broker.publish("work", Message(b"m"))
-            store.open.clear()
-            claiming = asyncio.ensure_future(broker.claim("work"))
-            while not store.waiting:  # noqa: ASYNC110 - the loop turns once
-                await asyncio.sleep(0)
+            claiming = await begun_claim(store, broker)
             cluster._lose({SLOT}, "for the test")
             store.open.set()
             with pytest.raises(Unavailable) as raised:

@@ -299,21 +299,22 @@ def test_what_a_waiting_claim_could_not_read_is_given_to_it_later_without_an_att
     shaky.play(story)
 
 
-def test_a_waiting_claim_is_told_when_the_publish_it_is_served_with_is_in_doubt() -> None:
-    """It may have been done: who holds leases for long must know that there may be one."""
+@pytest.mark.parametrize("ack", [False, True])
+def test_a_waiting_claim_is_told_when_the_publish_it_is_served_with_is_in_doubt(ack: bool) -> None:
+    """It may have been done: its messages may be leased, or acknowledged."""
 
     async def story(machine: shaky.Machine) -> None:
         broker = await machine.open()
         await broker.declare_queue("q")
         await broker.declare_group("q", "default")
-        claiming = asyncio.ensure_future(broker.claim("q", wait=5))
+        claiming = asyncio.ensure_future(broker.claim("q", wait=5, ack=ack))
         await asyncio.sleep(0.01)
         machine.store.fail("after", 1, lambda _: True)
         with pytest.raises(Unavailable):
             await broker.publish_many("q", numbered(1))
         with pytest.raises(Unavailable):
             await claiming
-        assert await states(broker) == (0, 1)
+        assert await states(broker) == (0, 0 if ack else 1)
 
     shaky.play(story)
 

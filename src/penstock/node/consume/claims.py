@@ -62,12 +62,13 @@ class Claims:
                 return Claim(queue.name, 0, None, 0, [])
             is_with_its_publish = not is_visible(claimed)
             try:
-                delivered = await self._deliver(queue, claimed, request)
+                delivered = await self._deliver(queue, claimed, request, is_with_its_publish)
             except asyncio.CancelledError:
                 self._waiters.give_back(claimed)
                 raise
             except Unavailable:
-                if not is_with_its_publish or clock.now_ms() >= deadline_ms or not await self._is_undone(claimed):
+                may_wait = is_with_its_publish and not request.settle and clock.now_ms() < deadline_ms
+                if not may_wait or not await self._is_undone(claimed):
                     raise
                 # The publish failed, or what it published could not be read: the consumer waits on.
                 claimed = await self._take(queue, group, request, patient=request.minimum > 1)
@@ -78,9 +79,7 @@ class Claims:
             claimed = await self._take(queue, group, request, patient=False)
 
     async def _is_undone(self, claimed: Claimed) -> bool:
-        """Whether nothing is leased or settled by a claim that failed, for certain: nobody would know of it."""
-        if claimed.is_settled:
-            return False
+        """Whether nothing is leased by a claim that failed, for certain: nobody would know of it."""
         try:
             lane = await self._lanes.run(claimed.lane.id, lambda lane: lane)
             if self._waiters.is_held(claimed):
@@ -134,7 +133,7 @@ class Claims:
             raise broken[first]
         return None
 
-    async def _deliver(self, queue: Queue, claimed: Claimed, request: Request) -> Claim:
+    async def _deliver(self, queue: Queue, claimed: Claimed, request: Request, is_with_its_publish: bool) -> Claim:
         """Fetch the bodies while the commit is under way; answer when both are there.
 
         Where it fails, the messages may be leased nevertheless: the error is never `NotOwner`, upon which others ask
@@ -144,8 +143,8 @@ class Claims:
         slot = slot_of(lane.id)
         epoch = self._ownership.epoch(slot)
         try:
-            if not is_visible(claimed):
-                await claimed.committed  # it is published in the same commit: there is nothing to read before it
+            if is_with_its_publish:
+                await claimed.committed  # there is nothing to read before it
             slices = bodies.cached(lane, claimed.entries) or await self._slices(claimed)
             acked = self._waiters.ack(claimed) if request.settle and slices and not claimed.is_settled else None
         except PenstockError as error:
@@ -279,7 +278,7 @@ class Claims:
         try:
             claimed = await self._take(queue, group, request, patient=False)
             if claimed is not None:
-                delivered = await self._deliver(queue, claimed, request)
+                delivered = await self._deliver(queue, claimed, request, not is_visible(claimed))
                 if delivered.slices:
                     return delivered
         except PenstockError:
