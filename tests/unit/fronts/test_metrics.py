@@ -237,10 +237,10 @@ def test_others_run_while_many_queues_are_surveyed(monkeypatch: pytest.MonkeyPat
 def test_http_requests_by_route_and_status() -> None:
     async def scenario(broker: LocalBroker) -> None:
         http = HttpMeasures()
-        http.request("/v1/queues/{queue}", 200, 0.002)
-        http.request("/v1/queues/{queue}", 201, 0.2)
-        http.request("/v1/queues/{queue}", 503, 20.0)
-        http.bytes_in, http.bytes_out, http.connections, http.long_polls = 10, 20, 3, 2
+        http.request("/v1/queues/{queue}", 200, 0.002, 10, 100)
+        http.request("/v1/queues/{queue}", 201, 0.2, 10, 100)
+        http.request("/v1/queues/{queue}", 503, 20.0, 10, 100)
+        http.connections, http.long_polls = 3, 2
         samples = parsed(await render(broker, 10, [http]))
         route = "/v1/queues/{queue}"
         assert value(samples, "penstock_http_requests_total", route=route, status="2xx") == 2
@@ -250,7 +250,8 @@ def test_http_requests_by_route_and_status() -> None:
         assert value(samples, "penstock_http_request_seconds_sum", route=route) == pytest.approx(20.202)
         assert value(samples, "penstock_http_connections") == 3
         assert value(samples, "penstock_http_long_polls") == 2
-        assert value(samples, "penstock_http_received_bytes_total") == 10
+        assert value(samples, "penstock_http_received_bytes_total") == 30
+        assert value(samples, "penstock_http_sent_bytes_total") == 300
 
     play(scenario)
 
@@ -259,6 +260,6 @@ def test_routes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measures, "ROUTES_MAX", 3)
     http = HttpMeasures()
     for number in range(10):
-        http.request(f"/{number}", 200, 0.1)
+        http.request(f"/{number}", 200, 0.1, 10, 100)
     assert set(http.routes) == {"/0", "/1", "/2", OTHER}
     assert http.routes[OTHER].statuses[2] == 7

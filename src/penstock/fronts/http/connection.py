@@ -20,7 +20,7 @@ import httptools
 from penstock.api.ticket import Ticket
 from penstock.fronts.http.errors import HEADERS_TOO_LARGE, MALFORMED, TIMEOUT, HttpError, answer_to
 from penstock.fronts.http.heads import Arriving
-from penstock.fronts.http.request import Answer, Request, Stream
+from penstock.fronts.http.request import Answer, Headers, Request, Stream, request_of
 from penstock.fronts.listening import begin, linger
 from penstock.model.errors import MessageTooLarge, PenstockError, TooManyConnections
 from penstock.wire.http.cluster import OF_NODES
@@ -312,10 +312,14 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         parser, parts = self._parser, self._body
-        body = parts if len(parts) > 1 else b"".join(parts)
         method = parser.get_method().decode("latin-1")
-        request = Request(
-            method, self._target, self._headers, body, parser.should_keep_alive(), is_old=self._version == "1.0"
+        request = request_of(
+            method,
+            self._target,
+            Headers(self._headers),
+            parts,
+            keep_alive=parser.should_keep_alive(),
+            is_old=self._version == "1.0",
         )
         has_lost_body = self._has_body and not parts and parser.should_upgrade()
         if self._whole:

@@ -8,10 +8,9 @@ place, so that nothing is accepted here that is not accepted there. Bytes only: 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from penstock.fronts.http.request import Request
+from penstock.fronts.http.request import Headers, Request, request_of
 from penstock.wire.http.large_bodies import LARGE_BODY_BYTES, ArrivingBody
 
 HEADS_KEPT: Final = 256
@@ -50,7 +49,7 @@ class Heads:
     def __init__(self, head_bytes_max: int, body_bytes_max: int) -> None:
         self._head_bytes_max = head_bytes_max
         self._body_bytes_max = body_bytes_max
-        self._known: dict[bytes, Mapping[bytes, bytes]] = {}
+        self._known: dict[bytes, Headers] = {}
 
     def read(self, data: bytes) -> Request | Arriving | None:
         """The request, or its beginning, if its headers are known."""
@@ -64,7 +63,7 @@ class Heads:
             return None
         if missing:
             return Arriving(target, headers, ArrivingBody(memoryview(data)[start:], missing))
-        return Request("POST", target, headers, data[start:], True)
+        return Request("POST", target, headers, data[start:], length)
 
     def remember(self, data: bytes, request: Request) -> None:
         """A request was parsed that is these bytes, or began with them."""
@@ -86,9 +85,9 @@ class Arriving(NamedTuple):
     """A request whose large body is still coming."""
 
     target: bytes
-    headers: Mapping[bytes, bytes]
+    headers: Headers
     body: ArrivingBody
 
     def request(self) -> Request:
         """It, when nothing is missing."""
-        return Request("POST", self.target, self.headers, self.body.parts, True)
+        return request_of("POST", self.target, self.headers, self.body.parts)

@@ -32,8 +32,10 @@ class HttpMeasures(FrontMeasures):
         self.cluster: ClusterNumbers | None = None
         """Of a node among several."""
 
-    def request(self, route: str, status: int, seconds: float) -> None:
+    def request(self, route: str, status: int, seconds: float, received: int, sent: int) -> None:
         """A request was answered. `route` is the pattern of the path, never the path itself."""
+        self.bytes_in += received
+        self.bytes_out += sent
         found = self.routes.get(route)
         if found is None:
             found = self._route(route)

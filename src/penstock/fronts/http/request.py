@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from functools import lru_cache
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Final
 
-from penstock.api.principal import ANONYMOUS
+from msgspec import Struct
+
+from penstock.api.principal import ANONYMOUS, Principal
 from penstock.batch import EncodedBatch, from_bytes, from_parts
 from penstock.batch.body import joined
 from penstock.fronts.answers import Share
@@ -16,85 +19,71 @@ from penstock.wire.http.shapes import JSON_TYPE, encode_json
 LONG_BODY_BYTES: Final = 512 * 1024
 """JSON bodies of this size and more are decoded on a thread: decoding them takes milliseconds."""
 
+_PLAIN: Final = frozenset((b"accept", b"content-type", b"host", b"last-event-id", b"traceparent"))
 _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 
 
-class Request:
+class Headers(dict[bytes, bytes]):
+    """The headers of a request that anybody here looks at, by lower-case name, and what they say.
+
+    Heads are remembered (`heads.py`), so this is found out once for all requests of a client.
+    """
+
+    __slots__ = ("accept", "is_plain", "media_type")
+
+    def __init__(self, sent: Mapping[bytes, bytes] = MappingProxyType({})) -> None:
+        super().__init__(sent)
+        self.media_type = self._text(b"content-type").partition(";")[0].strip().lower()
+        """What the body says it is, without parameters; empty where it says nothing."""
+        self.accept = self._text(b"accept").lower()
+        self.is_plain = self.keys() <= _PLAIN
+        """They say what the body is and what is accepted, and nothing that must be checked."""
+
+    def _text(self, name: bytes) -> str:
+        return self.get(name, b"").decode("latin-1")
+
+
+class Request(Struct, eq=False, dict=False):
     """One request, received whole."""
 
-    __slots__ = (
-        "_body",
-        "_taken_bytes",
-        "began",
-        "headers",
-        "id",
-        "is_last",
-        "is_old",
-        "is_waiting",
-        "keep_alive",
-        "method",
-        "parts",
-        "principal",
-        "route",
-        "target",
-        "waits",
-    )
-
-    def __init__(
-        self,
-        method: str,
-        target: bytes,
-        headers: Mapping[bytes, bytes],
-        body: bytes | list[bytes | memoryview],
-        keep_alive: bool,
-        *,
-        is_old: bool = False,
-    ) -> None:
-        """`body` is a list where it came in parts."""
-        self.method = method
-        self.target = target
-        self.headers = headers
-        """Those of `connection.WANTED` that were sent, by lower-case name."""
-        self._body, self.parts = (b"", body) if isinstance(body, list) else (body, [])
-        self._taken_bytes = 0
-        self.keep_alive = keep_alive
-        self.is_old = is_old
-        """Of HTTP/1.0."""
-        self.is_waiting = False
-        """It waits for what may not come for long: of no use to a client that has gone."""
-        self.is_last = False
-        """Its client has closed its side, and may have gone."""
-        self.waits = False
-        """It has waited, or was going to, here or at another node."""
-        self.began = 0.0
-        self.id = ""
-        self.route = ""
-        """The name of its route; empty where there is none."""
-        self.principal = ANONYMOUS
-        """Who sent it, once the server has looked."""
+    method: str
+    target: bytes
+    headers: Headers
+    _body: bytes
+    body_bytes: int
+    """How long it is, also when it was dropped."""
+    parts: list[bytes | memoryview] = []
+    """The body, where it came in parts."""
+    keep_alive: bool = True
+    is_old: bool = False
+    """Of HTTP/1.0."""
+    is_waiting: bool = False
+    """It waits for what may not come for long: of no use to a client that has gone."""
+    is_last: bool = False
+    """Its client has closed its side, and may have gone."""
+    waits: bool = False
+    """It has waited, or was going to, here or at another node."""
+    began: float = 0.0
+    id: str = ""
+    route: str = ""
+    """The name of its route; empty where there is none."""
+    principal: Principal = ANONYMOUS
+    """Who sent it, once the server has looked."""
 
     @property
     def body(self) -> bytes:
         """All of it."""
-        if not self.parts:
-            return self._body
-        self._taken_bytes = self.body_bytes
-        self._body, self.parts = joined(self.parts), []
+        if self.parts:
+            self._body, self.parts = joined(self.parts), []
         return self._body
-
-    @property
-    def body_bytes(self) -> int:
-        """How long it is."""
-        return sum(map(len, self.parts)) if self.parts else len(self._body) or self._taken_bytes
 
     @property
     def is_long(self) -> bool:
         """Whether its body takes long to decode. One that came in one part does not: that is one read of a socket."""
-        return bool(self.parts) and self.body_bytes >= LONG_BODY_BYTES
+        return self.body_bytes >= LONG_BODY_BYTES and bool(self.parts)
 
     def drop_body(self) -> None:
         """Nobody needs it any more: only its length is kept."""
-        self._taken_bytes = self.body_bytes
         self._body, self.parts = b"", []
 
     def begins_with(self, data: bytes) -> bool:
@@ -105,7 +94,6 @@ class Request:
         """The body as an encoded batch, which one that came in parts becomes by being copied once; it is not kept."""
         if not self.parts:
             return from_bytes(self._body)
-        self._taken_bytes = self.body_bytes
         parts, self.parts = self.parts, []
         return from_parts(parts)
 
@@ -119,14 +107,24 @@ class Request:
         """A header's text, empty where it was not sent."""
         return self.headers.get(name, b"").decode("latin-1")
 
-    def media_type(self) -> str:
-        """What the body says it is, without parameters."""
-        return self.header(b"content-type").partition(";")[0].strip().lower()
-
     def accepts(self, media_type: str) -> bool:
         """Whether an answer of this type was asked for by name."""
-        accept = self.headers.get(b"accept")
-        return accept is not None and media_type in accept.decode("latin-1").lower()
+        return media_type in self.headers.accept
+
+
+def request_of(
+    method: str,
+    target: bytes,
+    headers: Headers,
+    parts: list[bytes | memoryview],
+    *,
+    keep_alive: bool = True,
+    is_old: bool = False,
+) -> Request:
+    """A request whose body came in these parts, none or several."""
+    size = sum(map(len, parts))
+    body, parts = (b"", parts) if len(parts) > 1 else (b"".join(parts), [])
+    return Request(method, target, headers, body, size, parts, keep_alive, is_old)
 
 
 class Answer:
@@ -161,20 +159,23 @@ class Answer:
 
     def head(self, request_id: str, keep_alive: bool, is_old: bool = False) -> bytes:
         """The status line and headers."""
-        parts = [_first_lines(self.status), request_id.encode("latin-1")]
-        if self.status != 204:
-            parts += (_type_line(self.content_type), b"\r\nContent-Length: %d" % self.body_bytes)
-        return _ended(parts, self.headers, keep_alive, is_old)
+        if self.status == 204:
+            head = b"HTTP/1.1 204 No Content\r\nX-Request-Id: %b" % request_id.encode("latin-1")
+        else:
+            start, middle = _fixed_lines(self.status, self.content_type)
+            head = b"%b%b%b%d" % (start, request_id.encode("latin-1"), middle, self.body_bytes)
+        if keep_alive and not is_old and not self.headers:
+            return head + b"\r\n\r\n"
+        return _ended([head], self.headers, keep_alive, is_old)
 
 
 @lru_cache(maxsize=128)
-def _first_lines(status: int) -> bytes:
-    return b"HTTP/1.1 %b\r\nX-Request-Id: " % _REASONS[status]
-
-
-@lru_cache(maxsize=128)
-def _type_line(content_type: str) -> bytes:
-    return b"\r\nContent-Type: %b" % content_type.encode()
+def _fixed_lines(status: int, content_type: str) -> tuple[bytes, bytes]:
+    """What stands before the request's id and between it and the length of the body."""
+    return (
+        b"HTTP/1.1 %b\r\nX-Request-Id: " % _REASONS[status],
+        b"\r\nContent-Type: %b\r\nContent-Length: " % content_type.encode(),
+    )
 
 
 class Stream:

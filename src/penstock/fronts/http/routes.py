@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -20,6 +20,7 @@ from penstock.api.ticket import Ticket
 from penstock.fronts.answers import on_thread
 from penstock.fronts.http.errors import MALFORMED, MEDIA_TYPE, METHOD_NOT_ALLOWED, NO_SUCH_PATH, HttpError
 from penstock.fronts.http.request import Answer, Request, Stream
+from penstock.model import DEFAULT_NAMESPACE
 from penstock.model.errors import InvalidArgument, PenstockError
 from penstock.wire.http.large_json import PiecewiseDecoder
 from penstock.wire.http.shapes import BATCH_TYPE, JSON_TYPE
@@ -29,13 +30,11 @@ if TYPE_CHECKING:
 
 QUERY_BYTES_MAX: Final = 16 * 1024
 QUERY_FIELDS_MAX: Final = 100
-PATHS_KEPT: Final = 1_024
-PATH_KEPT_BYTES: Final = 512
-"""Paths remembered, and the longest: clients choose them, so both are bounded."""
+QUERIES_KEPT: Final = 1_024
+QUERY_KEPT_BYTES: Final = 256
+"""Queries remembered, and the longest: clients choose them, so both are bounded."""
 NAMESPACE: Final = "namespace"
 SESSION: Final = "session"
-
-_BATCH_TYPE: Final = BATCH_TYPE.encode()
 
 Kind = TypeVar("Kind")
 Handler = Callable[..., Awaitable[Answer | Stream]]
@@ -106,26 +105,29 @@ class Route:
         self._decoder = None if self.body is None else msgspec.json.Decoder(self.json_body)
         self._long_decoder = None if self.json_body is None else PiecewiseDecoder(self.json_body)
 
-    def call(self, call: Call, query: dict[str, str]) -> Awaitable[Answer | Stream]:
+    def call(self, call: Call, query: Mapping[str, str]) -> Awaitable[Answer | Stream]:
         """Decode what the handler takes, and run it."""
-        if call.request.parts and self._is_long(call.request):
+        request = call.request
+        if request.parts and self._is_long(request):
             later = self._call_later(call, query)
             return later if self.needs_task else Ticket.of(later)
-        arguments = self._arguments(query)
-        if self._decoder is not None:
-            arguments["body"] = self._decoded(call.request)
-        return self.handler(call, **arguments)
+        if self._decoder is None:
+            return self.handler(call, **self._arguments(query))
+        body = self._decoded(request)
+        if self.query is None and not query:
+            return self.handler(call, body=body)
+        return self.handler(call, body=body, **self._arguments(query))
 
     def _is_long(self, request: Request) -> bool:
         return self._decoder is not None and request.is_long and self._takes_json(request)
 
-    async def _call_later(self, call: Call, query: dict[str, str]) -> Answer | Stream:
+    async def _call_later(self, call: Call, query: Mapping[str, str]) -> Answer | Stream:
         """The same of a body that takes long to decode: on a thread, so that others are answered meanwhile."""
         arguments = self._arguments(query)
         arguments["body"] = await on_thread(partial(self._long_decoded, call.request))
         return await self.handler(call, **arguments)
 
-    def _arguments(self, query: dict[str, str]) -> dict[str, Any]:
+    def _arguments(self, query: Mapping[str, str]) -> dict[str, Any]:
         """What it takes beside the body."""
         arguments: dict[str, Any] = {}
         if self.query is not None:
@@ -138,7 +140,7 @@ class Route:
 
     def _decoded(self, request: Request) -> Any:
         assert self._decoder is not None
-        if not self._takes_json(request):
+        if request.headers.media_type != JSON_TYPE and not self._takes_json(request):
             return None
         try:
             return self._decoder.decode(request.body or b"{}")
@@ -156,9 +158,7 @@ class Route:
 
     def _takes_json(self, request: Request) -> bool:
         """Whether the body is JSON; False for a batch. Raises where it is neither."""
-        if self.takes_batch and request.headers.get(b"content-type") == _BATCH_TYPE:
-            return False
-        media_type = request.media_type()
+        media_type = request.headers.media_type
         if not media_type and not request.body:
             media_type = JSON_TYPE  # nothing is said about what is not there
         if self.takes_batch and media_type == BATCH_TYPE:
@@ -173,7 +173,7 @@ def _not_utf8(error: UnicodeDecodeError) -> HttpError:
     return HttpError(MALFORMED, f"the body is not UTF-8: {error}")
 
 
-def _convert(query: dict[str, str], kind: type[Kind]) -> Kind:
+def _convert(query: Mapping[str, str], kind: type[Kind]) -> Kind:
     try:
         return msgspec.convert(query, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -181,6 +181,15 @@ def _convert(query: dict[str, str], kind: type[Kind]) -> Kind:
 
 
 # Finding -------------------------------------------------------------------------------------------------
+
+
+class Query(NamedTuple):
+    """What the query of a target says."""
+
+    namespace: str
+    session: str | None
+    rest: Mapping[str, str]
+    """What is for the handler."""
 
 
 class _Branch:
@@ -200,8 +209,8 @@ class Router:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = list(routes)
         self._root = _Branch()
-        self._found: dict[tuple[str, bytes], tuple[Route, Mapping[str, str]]] = {}
-        """Paths as they were sent lately: a client's are the same ones over and over."""
+        self._queries: dict[bytes, Query] = {}
+        """Queries as they were sent lately: a client's are the same ones over and over."""
         for route in self.routes:
             branch = self._root
             for part in route.parts:
@@ -211,19 +220,42 @@ class Router:
                 else:
                     branch = branch.words.setdefault(part, _Branch())
             branch.routes[route.method] = route
+        self._by_ends = {
+            (route.method, "/" + "/".join(route.parts[:-2]), route.parts[-1]): (route, route.parameters[0])
+            for route in self.routes
+            if self._is_told_by_ends(route)
+        }
+        """Routes that are told by what stands before and behind the one name in their path, as most are."""
 
-    def find_target(self, method: str, target: bytes) -> tuple[Route, Mapping[str, str], dict[str, str]]:
+    def _is_told_by_ends(self, route: Route) -> bool:
+        """Whether its path is words, one name in whose place no word can stand, and a last word."""
+        *words, name, last = ["", *route.parts]
+        branch: _Branch | None = self._root
+        for word in words[1:]:
+            branch = None if branch is None else branch.words.get(word)
+        return branch is not None and not branch.words and name.startswith("{") and not last.startswith("{")
+
+    def find_target(self, method: str, target: bytes) -> tuple[Route, Mapping[str, str], Query]:
         """The route of a request line's target, the names in its path, and its query."""
         raw_path, _, raw_query = target.partition(b"?")
-        found = self._found.get((method, raw_path))
-        if found is None:
-            found = self.find(method, _path(raw_path))
-            if len(raw_path) <= PATH_KEPT_BYTES:
-                if len(self._found) >= PATHS_KEPT:
-                    self._found.clear()
-                self._found[method, raw_path] = found
-        route, names = found
-        return route, names, read_query(raw_query) if raw_query else {}
+        path = _path(raw_path)
+        front, _, last = path.rpartition("/")
+        front, _, name = front.rpartition("/")
+        found = self._by_ends.get((method, front, last))
+        if found is None or not name or "%" in name:
+            route, names = self.find(method, path)
+        else:
+            route, names = found[0], {found[1]: name}
+        return route, names, self._queries.get(raw_query) or self._query(raw_query)
+
+    def _query(self, raw: bytes) -> Query:
+        fields = read_query(raw)
+        query = Query(fields.pop(NAMESPACE, DEFAULT_NAMESPACE), fields.pop(SESSION, None), fields)
+        if len(raw) <= QUERY_KEPT_BYTES:
+            if len(self._queries) >= QUERIES_KEPT:
+                self._queries.clear()
+            self._queries[raw] = query
+        return query
 
     def find(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
         """The route of a path and the names in it; raises where there is none."""

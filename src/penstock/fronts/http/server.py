@@ -31,12 +31,11 @@ from penstock.fronts.http.heads import Heads
 from penstock.fronts.http.measures import HttpMeasures
 from penstock.fronts.http.openapi import document
 from penstock.fronts.http.options import HttpOptions
-from penstock.fronts.http.request import Answer, Request, Stream
-from penstock.fronts.http.routes import NAMESPACE, SESSION, Call, Route, Router
+from penstock.fronts.http.request import Answer, Headers, Request, Stream
+from penstock.fronts.http.routes import Call, Query, Route, Router
 from penstock.fronts.http.sessions import Namespaces, Sessions
 from penstock.fronts.listening import SocketFront, listen
 from penstock.logs import request_id
-from penstock.model import DEFAULT_NAMESPACE
 from penstock.model.errors import Forbidden, Overloaded, PenstockError, Unauthorized
 from penstock.wire.http.cluster import CONSUMER, FORWARDED, OF_NODES, PRINCIPAL, SECRET, SESSION_NAME, TO_SESSION
 from penstock.wire.http.shapes import encode_json
@@ -155,13 +154,11 @@ class HttpServer(SocketFront[Connection]):
     def _begin(self, connection: Connection, request: Request) -> Ticket[Answer] | Coroutine[Any, Any, Answer | Stream]:
         route, names, query = self.router.find_target(request.method, request.target)
         request.route = route.name
-        self._check(route, request)
-        namespace = query.pop(NAMESPACE, DEFAULT_NAMESPACE)
-        session = query.pop(SESSION, None)
-
-        if route.needs_task or telemetry.is_on() or session is not None:
-            return self._in_task(connection, request, route, names, query, namespace, session)
-        answer = route.call(self._call(connection, request, names, namespace), query)
+        if self.credentials.token or not request.headers.is_plain:
+            self._check(route, request)
+        if route.needs_task or query.session is not None or telemetry.is_on():
+            return self._in_task(connection, request, route, names, query)
+        answer = route.call(self._call(connection, request, names, query.namespace), query.rest)
         assert type(answer) is Ticket, "a handler that is no coroutine gives a ticket"
         return answer
 
@@ -171,27 +168,22 @@ class HttpServer(SocketFront[Connection]):
         request: Request,
         route: Route,
         names: Mapping[str, str],
-        query: dict[str, str],
-        namespace: str,
-        session: str | None,
+        query: Query,
     ) -> Answer | Stream:
         request_id.set(request.id)
         try:
-            if session is None:
-                return await _answer(route, self._call(connection, request, names, namespace), query)
-            with self.sessions.used(session, namespace, request.principal) as broker:
-                return await _answer(route, Call(self, broker, request, names, broker.consumer_name), query)
+            if query.session is None:
+                return await _answer(route, self._call(connection, request, names, query.namespace), query.rest)
+            with self.sessions.used(query.session, query.namespace, request.principal) as broker:
+                return await _answer(route, Call(self, broker, request, names, broker.consumer_name), query.rest)
         except Exception as error:
             return self.failed(request, error)
 
     def answered(self, request: Request, answer: Answer | Stream) -> None:
         """An answer was written: count it, and log it where that is wanted."""
         seconds = self._loop.time() - request.began
-        measures = self.measures
-        measures.request(request.route or "(none)", answer.status, seconds)
-        measures.bytes_in += request.body_bytes
-        if isinstance(answer, Answer):
-            measures.bytes_out += answer.body_bytes
+        sent = answer.body_bytes if isinstance(answer, Answer) else 0
+        self.measures.request(request.route or "(none)", answer.status, seconds, request.body_bytes, sent)
         if self._shared.log_requests:
             fields = {"status": answer.status, "milliseconds": round(seconds * 1000, 3)}
             log_id = request_id.set(request.id)
@@ -202,7 +194,8 @@ class HttpServer(SocketFront[Connection]):
         """Raise where the client may not ask this, or sends what nobody here reads."""
         if FORWARDED in request.headers and not self._is_from_node(request):
             # Anybody can send these: the request is that of its client.
-            request.headers = {name: value for name, value in request.headers.items() if name not in OF_NODES}
+            sent = {name: value for name, value in request.headers.items() if name not in OF_NODES}
+            request.headers = Headers(sent)
         if FORWARDED in request.headers:
             request.principal = Principal(request.header(PRINCIPAL)) if PRINCIPAL in request.headers else ANONYMOUS
         elif not self.credentials.token:
@@ -220,7 +213,7 @@ class HttpServer(SocketFront[Connection]):
 
     def _call(self, connection: Connection, request: Request, names: Mapping[str, str], namespace: str) -> Call:
         """The request of a client or, where another node found that this one owns what it is about, of that node."""
-        if request.headers.get(FORWARDED, TO_SESSION) == TO_SESSION:
+        if request.headers.is_plain or request.headers.get(FORWARDED, TO_SESSION) == TO_SESSION:
             return Call(self, self._namespaces.view(namespace, request.principal), request, names, connection.peer)
         assert self.broker.peering is not None  # `_check` has taken the header away otherwise
         broker = self.broker.peering.broker_for(namespace, request.header(SESSION_NAME) or None)
@@ -237,7 +230,7 @@ class HttpServer(SocketFront[Connection]):
         return self.broker.peering is not None
 
     def _request_id(self, request: Request) -> str:
-        given = request.headers.get(b"x-request-id")
+        given = None if request.headers.is_plain else request.headers.get(b"x-request-id")
         if given and len(given) <= REQUEST_ID_CHARACTERS_MAX and all(33 <= byte < 127 for byte in given):
             return given.decode()
         return self.new_request_id()
@@ -288,11 +281,11 @@ class HttpServer(SocketFront[Connection]):
         return self._page
 
 
-def _answer(route: Route, call: Call, query: dict[str, str]) -> Awaitable[Answer | Stream]:
+def _answer(route: Route, call: Call, query: Mapping[str, str]) -> Awaitable[Answer | Stream]:
     return _traced(route, call, query) if telemetry.is_on() else route.call(call, query)
 
 
-async def _traced(route: Route, call: Call, query: dict[str, str]) -> Answer | Stream:
+async def _traced(route: Route, call: Call, query: Mapping[str, str]) -> Answer | Stream:
     """The answer, made inside of a span that joins the client's."""
     with telemetry.server_span(route.name, call.request.header(b"traceparent") or None) as span:
         answer: Answer | Stream

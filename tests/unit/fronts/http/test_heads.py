@@ -72,7 +72,7 @@ def parsed(heads: Heads, data: bytes, options: HttpOptions | None = None) -> Req
 
 def fields(request: Request | Arriving | None) -> dict[str, object]:
     assert isinstance(request, Request)
-    shown = [name for name in Request.__slots__ if not name.startswith("_")]
+    shown = [name for name in Request.__struct_fields__ if not name.startswith("_")]
     names = [*(name for name in shown if name != "parts"), "body", "body_bytes"]  # whatever parts it came in
     return {name: getattr(request, name) for name in names}
 

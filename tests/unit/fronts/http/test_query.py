@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.fronts.http.handlers import all_routes
-from penstock.fronts.http.routes import PATH_KEPT_BYTES, PATHS_KEPT, QUERY_FIELDS_MAX, Router, read_query
+from penstock.fronts.http.routes import (
+    QUERIES_KEPT,
+    QUERY_FIELDS_MAX,
+    QUERY_KEPT_BYTES,
+    Query,
+    Router,
+    read_query,
+)
 from penstock.model.errors import InvalidArgument
 
 
@@ -28,22 +35,31 @@ def test_a_query_is_read_as_the_library_reads_it(text: str) -> None:
         assert read_query(query) == expected
 
 
-def test_paths_are_remembered_within_limits() -> None:
+def test_queries_are_remembered_within_limits() -> None:
     router = Router(all_routes())
-    for number in range(3 * PATHS_KEPT):
+    for number in range(3 * QUERIES_KEPT):
         route, names, query = router.find_target("POST", b"/v1/queues/q%d/messages?a=%d" % (number, number))
         assert (route.name, names, query) == (
             "POST /v1/queues/{queue}/messages",
             {"queue": f"q{number}"},
-            {"a": str(number)},
+            Query("default", None, {"a": str(number)}),
         )
-        assert len(router._found) <= PATHS_KEPT
-    assert router.find_target("POST", b"/v1/queues/q1/messages")[1] == {"queue": "q1"}
-    before = len(router._found)
-    long = "q" * PATH_KEPT_BYTES
-    for _ in range(2):
-        assert router.find_target("POST", f"/v1/queues/{long}/messages".encode())[1] == {"queue": long}
-    assert len(router._found) == before
+        assert len(router._queries) <= QUERIES_KEPT
+    router = Router(all_routes())
+    for more in (b"", b"q"):
+        raw = b"q" * QUERY_KEPT_BYTES + more
+        assert router.find_target("POST", b"/v1/queues/q1/messages?" + raw)[2].rest == {raw.decode(): ""}
+    assert list(router._queries) == [b"q" * QUERY_KEPT_BYTES]
+
+
+@pytest.mark.parametrize("name", ["q", "a%2Fb", "%C3%A4", "claim", "v1", "", "a.b~c"])
+def test_every_route_is_found_by_its_ends_as_by_its_whole_path(name: str) -> None:
+    router = Router(all_routes())
+    assert len(router._by_ends) >= 18
+    for route in router.routes:
+        path = "/" + "/".join(name if part.startswith("{") else part for part in route.parts)
+        found = router.find_target(route.method, path.encode())
+        assert found[:2] == router.find(route.method, path)
 
 
 def test_a_query_may_have_so_many_fields() -> None:
