@@ -161,7 +161,7 @@ class Rig:
         if self.in_flight is not None:
             return
         self.check()
-        needed = self.reference.needed_from(self.lane.has_limits())
+        needed = self.reference.needed_from(self.lane.has_limits)
         while self.needed and self.needed[-1][1] > needed:
             self.needed.pop()
         self.needed.append((self.now_ms, needed))
@@ -179,7 +179,7 @@ class Rig:
     def _check_trim(self, first: int, needed: int) -> None:
         lane = self.lane
         assert lane.first <= max(first, needed), "trimmed what somebody needs"
-        if lane.has_limits() or not lane.works():
+        if lane.has_limits or not lane.works():
             return
         if self.config.keep_done_ms:
             since = [time for time, done in self.needed if done >= lane.first]
@@ -438,7 +438,7 @@ class Rig:
     def trim_by_limits(self) -> None:
         """Retention: what is past the limits and needed by nobody goes, oldest first, and nothing else."""
         lane, config, first = self.lane, self.config, self.lane.first
-        if not lane.has_limits():
+        if not lane.has_limits:
             return
         needed = self.reference.needed_from(True)
         gone = first

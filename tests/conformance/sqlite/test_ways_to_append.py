@@ -41,13 +41,13 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 def on_threads(monkeypatch: pytest.MonkeyPatch) -> list[Draft]:
     """The records that were left to a thread."""
     left: list[Draft] = []
-    append = IndexedLog._append_on_thread
+    append = IndexedLog._append_blocking
 
     def noted(log: IndexedLog, draft: Draft) -> None:
         left.append(draft)
         append(log, draft)
 
-    monkeypatch.setattr(IndexedLog, "_append_on_thread", noted)
+    monkeypatch.setattr(IndexedLog, "_append_blocking", noted)
     return left
 
 

@@ -32,7 +32,6 @@ class Lane(LaneState):
     committed = sealing.committed
     show_all = sealing.show_all
 
-    has_limits = retention.has_limits
     needed_from = retention.needed_from
     trim_by_limits = retention.trim_by_limits
     trim_again = retention.trim_again
@@ -76,7 +75,7 @@ class Lane(LaneState):
             not (self.dirty or self.pins or self.done_marks or self.dedup.by_key or self.dedup.questions)
             and self.dedup.complete
             and self.visible_end == self.end
-            and not (self.has_limits() and self.first < self.end)
+            and not (self.has_limits and self.first < self.end)
             and all(isinstance(group, WorkGroup) and group.is_idle() for group in self.groups.values())
         )
 

@@ -17,18 +17,11 @@ DONE_MARKS_MAX: Final = 1_024
 """About how many past moments a lane remembers with how far all was done then, for `keep_done_ms`."""
 
 
-def has_limits(lane: LaneState) -> bool:
-    """Whether the queue limits its log by age, bytes or count."""
-    config = lane.config
-    return config.retain_ms is not None or config.retain_bytes is not None or config.retain_messages is not None
-
-
 def needed_from(lane: LaneState) -> int:
     """The lowest offset that must be kept, whatever the limits say."""
-    limited = has_limits(lane)
     lowest = lane.visible_end
     for group in lane.groups.values():
-        if isinstance(group, WorkGroup) or group.settings.holds or not limited:
+        if isinstance(group, WorkGroup) or group.settings.holds or not lane.has_limits:
             lowest = min(lowest, group.needed_from())
     return min(lowest, *lane.pins) if lane.pins else lowest
 
@@ -38,7 +31,7 @@ def needed_from(lane: LaneState) -> int:
 
 def trim(lane: LaneState, now_ms: int) -> None:
     """Let go of the batches that every group is done with, unless the queue has other rules."""
-    is_kept = lane.config.stream or has_limits(lane) or not lane.works()
+    is_kept = lane.config.stream or lane.has_limits or not lane.works()
     if is_kept or not lane.config.keep_done_ms:
         lane.done_marks.clear()
     if is_kept:

@@ -36,6 +36,7 @@ class LaneState:
         "groups",
         "groups_deleted",
         "has_died",
+        "has_limits",
         "id",
         "log",
         "parts",
@@ -52,7 +53,7 @@ class LaneState:
 
     def __init__(self, image: LaneImage, config: QueueConfig, groups: Mapping[int, Settings]) -> None:
         self.id = image.lane
-        self.config = config
+        self._use(config)
         self.first = self.sealed_first = image.first
         self.end = self.sealed_end = self.visible_end = image.end
         self.bytes_end = image.bytes_end
@@ -114,13 +115,20 @@ class LaneState:
 
     def configure(self, config: QueueConfig, groups: Mapping[int, Settings]) -> None:
         """Put new settings in force from the next command on. `ordered` of a group cannot change."""
-        self.config = config
+        self._use(config)
         for id, settings in groups.items():
             if id in self.groups:
                 group = self.groups[id]
                 group.settings = settings
                 if isinstance(group, WorkGroup):
                     group.waiting.debounced = settings.debounce_ms > 0
+
+    def _use(self, config: QueueConfig) -> None:
+        self.config = config
+        self.has_limits = any(
+            one is not None for one in (config.retain_ms, config.retain_bytes, config.retain_messages)
+        )
+        """Whether the queue limits its log by age, bytes or count."""
 
     def work(self, id: int) -> WorkGroup:
         """A work group; raises if there is none, or it is a stream."""

@@ -39,7 +39,7 @@ class LaneRetention:
 
     def changed(self, lane: Lane) -> None:
         """A lane was loaded, changed or configured: look at its limits and ids after a while."""
-        if lane.has_limits() and lane.first < lane.visible_end:
+        if lane.has_limits and lane.first < lane.visible_end:
             self._after(LIMITS_EVERY_MS, "limits", lane, self._start)
         if lane.trim_wants is not None:
             self._after(LIMITS_EVERY_MS, "trim", lane, self._feed_trim)

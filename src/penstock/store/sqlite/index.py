@@ -18,7 +18,7 @@ from threading import Event, Lock
 from time import perf_counter
 from typing import Final, TypeVar
 
-from penstock.api.ticket import Ticket, in_task
+from penstock.api.ticket import Ticket
 from penstock.model.errors import PenstockError
 from penstock.model.rows import DedupRow
 from penstock.store.closing import fenced
@@ -199,19 +199,30 @@ class IndexedLog:
         with self._appending:
             pass
 
-    @in_task
-    async def _append_later(self, draft: Draft) -> None:
+    def _append_later(self, draft: Draft) -> Ticket[None]:
         """On a thread, from the next turn of the event loop on: until then, the two would fight for Python's lock."""
-        await asyncio.wrap_future(self._appender.submit(self._append_on_thread, draft))
+        ticket: Ticket[None] = Ticket()
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._hand_over, draft, ticket, loop)
+        return ticket
 
-    def _append_on_thread(self, draft: Draft) -> None:
+    def _hand_over(self, draft: Draft, ticket: Ticket[None], loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            self._appender.submit(self._append_on_thread, draft, ticket, loop)
+        except RuntimeError as error:  # the thread has ended
+            ticket.fail(self._file.translated(error))
+
+    def _append_on_thread(self, draft: Draft, ticket: Ticket[None], loop: asyncio.AbstractEventLoop) -> None:
+        """Append, and report on the event loop. The executor's future is left alone: to wait for it costs a task."""
         try:
             self._append_blocking(draft)
         except Exception as error:
             known = self._file.translated(error)
-            if known is error:
-                raise
-            raise known from error
+            if known is not error:
+                known.__cause__ = error
+            loop.call_soon_threadsafe(ticket.fail, known)
+        else:
+            loop.call_soon_threadsafe(ticket.end)
 
     def _append_blocking(self, draft: Draft) -> None:
         """Append, whatever that takes. On a thread that may block, and is not the writer's."""

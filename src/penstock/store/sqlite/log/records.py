@@ -146,20 +146,8 @@ def seed_of(store_id: bytes, segment: int, position: int) -> int:
 def draft(commit: Commit, committed_ms: int = 0) -> Draft:
     """Encode a commit that is made now; `InvalidArgument` for a value that no row can keep."""
     bodies = [row.body for change in commit.lanes for row in change.batches]
-    logged = LoggedCommit(
-        commit.epochs,
-        tuple(map(_logged, commit.lanes)),
-        tuple(commit.lanes_deleted),
-        tuple(commit.catalog),
-        tuple(commit.catalog_deleted),
-        tuple(commit.outbox),
-        tuple(commit.outbox_deleted),
-        tuple(commit.traces),
-        commit.traces_expired_ms,
-        committed_ms,
-    )
     try:
-        rows = _encoder.encode(logged)
+        rows = _encoder.encode(_logged(commit, committed_ms))
         # Read back at once: what a restart could not understand is refused now.
         copy = _decoder.decode(rows)
     except (TypeError, ValueError, OverflowError) as error:
@@ -181,26 +169,39 @@ def parse_rows(rows: bytes) -> LoggedCommit:
     return _decoder.decode(rows)
 
 
-def _logged(change: LaneChange) -> LoggedLane:
-    batches = [
-        LoggedBatch(row.base, row.count, row.published_ms, row.bytes_end, row.meta, len(row.body))
-        for row in change.batches
-    ]
-    return LoggedLane(
+def _logged(commit: Commit, committed_ms: int) -> tuple[object, ...]:
+    """The fields of a `LoggedCommit`, in their order: encoded, they are the same as one."""
+    return (
+        commit.epochs,
+        [_logged_lane(change) for change in commit.lanes],
+        commit.lanes_deleted,
+        commit.catalog,
+        commit.catalog_deleted,
+        commit.outbox,
+        commit.outbox_deleted,
+        commit.traces,
+        commit.traces_expired_ms,
+        committed_ms,
+    )
+
+
+def _logged_lane(change: LaneChange) -> tuple[object, ...]:
+    """The fields of a `LoggedLane`, in their order."""
+    return (
         change.lane,
         change.first,
         change.end,
         change.bytes_end,
-        tuple(batches),
-        tuple(change.groups),
-        tuple(change.leases),
-        tuple(change.waiting),
-        tuple(change.dead),
-        tuple(change.dedup),
-        tuple(change.groups_deleted),
-        tuple(change.leases_deleted),
-        tuple(change.waiting_deleted),
-        tuple(change.dead_deleted),
+        [(row.base, row.count, row.published_ms, row.bytes_end, row.meta, len(row.body)) for row in change.batches],
+        change.groups,
+        change.leases,
+        change.waiting,
+        change.dead,
+        change.dedup,
+        change.groups_deleted,
+        change.leases_deleted,
+        change.waiting_deleted,
+        change.dead_deleted,
         change.trim_to,
         change.dedup_expired_ms,
     )
