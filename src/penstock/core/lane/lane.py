@@ -37,6 +37,7 @@ class Lane(LaneState):
     trim_again = retention.trim_again
     pin = retention.pin
     unpin = retention.unpin
+    pinned = retention.pinned
 
     # Time -------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ Without limits, a log of work groups is trimmed to where the slowest of them is,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from penstock.core.group.work import WorkGroup
@@ -129,3 +130,13 @@ def unpin(lane: LaneState, offset: int) -> None:
     else:
         del lane.pins[offset]
         lane.dirty = True  # what it kept may go with the next commit
+
+
+@contextmanager
+def pinned(lane: LaneState, offset: int) -> Iterator[None]:
+    """Keep the batches from this offset on until the block ends."""
+    pin(lane, offset)
+    try:
+        yield
+    finally:
+        unpin(lane, offset)

@@ -141,10 +141,12 @@ class Bodies:
         try:
             return await self._read(lane.id, start, end)
         except StoreCorrupt as error:
+            if start < lane.first:
+                raise  # a claim alone reads what is not pinned, and has lost its lease
             segment = lane.log.peek(start)
+            self._lanes.check_stored(lane, start + 1 if segment is None else segment.end, visible_end)
             if segment is None:
                 raise
-            self._lanes.check_stored(lane, segment.end, visible_end)
             if end > segment.end:  # it may have been one of those behind it
                 return await self._read_whole(lane, start, segment.end)
             place = segment.base, segment.end - segment.base, segment.published_ms, segment.bytes_end

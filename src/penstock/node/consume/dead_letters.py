@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -69,19 +70,21 @@ class DeadLetters:
         found = DeadList()
         left = CLAIM_BYTES_MAX
         for lane in await self._lanes.together(queue.lanes):
-            for row in choice.rows(lane, group):
-                start = row.start
-                while start < row.end:
-                    some, start, damaged = await self._read(queue, lane, row, start, choice)
-                    left -= _bytes_of(some)
-                    if found and left < 0:
-                        return found
-                    found += some
-                    found.damaged += damaged
-                    if len(found) >= most:
-                        return _first_of(found, most)
-                    if len(found.damaged) >= most:
-                        return found
+            rows = choice.rows(lane, group)
+            with _kept(lane, rows):
+                for row in rows:
+                    start = row.start
+                    while start < row.end:
+                        some, start, damaged = await self._read(queue, lane, row, start, choice)
+                        left -= _bytes_of(some)
+                        if found and left < 0:
+                            return found
+                        found += some
+                        found.damaged += damaged
+                        if len(found) >= most:
+                            return _first_of(found, most)
+                        if len(found.damaged) >= most:
+                            return found
         return found
 
     async def page(self, queue: Queue, group: Group, start: tuple[int, int], most: int) -> DeadPage:
@@ -92,20 +95,22 @@ class DeadLetters:
         lane_id, offset = start
         for index in range(queue.index_of(lane_id), len(queue.lanes)):
             lane = await self._lanes.run(queue.lanes[index], lambda lane: lane)
-            for row in Choice(offsets=(offset, lane.visible_end)).rows(lane, group):
-                begin = max(row.start, offset)
-                while begin < row.end:
-                    if len(found) >= most or len(damaged) >= most:
-                        return DeadPage(found, (index, begin), damaged)
-                    end = min(row.end, begin + most - len(found))
-                    part = msgspec.structs.replace(row, end=end)
-                    some, following, gaps = await self._read(queue, lane, part, begin, Choice())
-                    left -= _bytes_of(some)
-                    if found and left < 0:
-                        return DeadPage(found, (index, begin), damaged)
-                    found += some
-                    damaged += gaps
-                    begin = following
+            rows = Choice(offsets=(offset, lane.visible_end)).rows(lane, group)
+            with _kept(lane, rows):
+                for row in rows:
+                    begin = max(row.start, offset)
+                    while begin < row.end:
+                        if len(found) >= most or len(damaged) >= most:
+                            return DeadPage(found, (index, begin), damaged)
+                        end = min(row.end, begin + most - len(found))
+                        part = msgspec.structs.replace(row, end=end)
+                        some, following, gaps = await self._read(queue, lane, part, begin, Choice())
+                        left -= _bytes_of(some)
+                        if found and left < 0:
+                            return DeadPage(found, (index, begin), damaged)
+                        found += some
+                        damaged += gaps
+                        begin = following
             offset = 0
         return DeadPage(found, None, damaged)
 
@@ -189,12 +194,18 @@ class DeadLetters:
         if choice.condition is None:
             return [(row.start, row.end) for row in rows]
         ranges: list[tuple[int, int]] = []
-        for row in rows:
-            start = row.start
-            while start < row.end:
-                found, start, _ = await self._read(queue, lane, row, start, choice)
-                ranges += [(dead.received.offset, dead.received.offset + 1) for dead in found]
+        with _kept(lane, rows):
+            for row in rows:
+                start = row.start
+                while start < row.end:
+                    found, start, _ = await self._read(queue, lane, row, start, choice)
+                    ranges += [(dead.received.offset, dead.received.offset + 1) for dead in found]
         return ranges
+
+
+def _kept(lane: Lane, rows: Sequence[DeadRow]) -> AbstractContextManager[None]:
+    """Keep the messages of rows while they are read: others may purge or redrive them meanwhile."""
+    return lane.pinned(min(row.start for row in rows)) if rows else nullcontext()
 
 
 def _first_of(found: DeadList, most: int) -> DeadList:

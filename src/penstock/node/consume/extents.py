@@ -45,15 +45,12 @@ class Extents:
         end = lane.visible_end if rows_most is None else min(lane.visible_end, start + rows_most)
         if start >= end:
             return Extent(start, 0, 0)
-        lane.pin(start)
-        try:
+        with lane.pinned(start):
             if bytes_most is not None:
                 end = min(end, await self._end_within(lane, start, end, bytes_most))
             head = await self._head_at(lane, start)
             size = (await self._head_at(lane, end - 1)).bytes_end - head.bytes_end + head.size
             return Extent(end, end - start, size)
-        finally:
-            lane.unpin(start)
 
     async def _end_within(self, lane: Lane, start: int, end: int, bytes_most: int) -> int:
         """The last end of a batch within `bytes_most`: a binary search, with one look at a batch each."""
@@ -70,8 +67,7 @@ class Extents:
 
     async def _bytes_held(self, lane: Lane, first: int, end: int) -> int:
         """Bytes of the batches that are kept. How many were there before them is remembered until they go too."""
-        lane.pin(first)
-        try:
+        with lane.pinned(first):
             before = self._bytes_before.get(lane.id)
             if before is None or before[0] != first:
                 head = await self._head_at(lane, first)
@@ -79,8 +75,6 @@ class Extents:
                     self._bytes_before.clear()
                 before = self._bytes_before[lane.id] = (first, head.bytes_end - head.size)
             return (await self._head_at(lane, end - 1)).bytes_end - before[1]
-        finally:
-            lane.unpin(first)
 
     async def _head_at(self, lane: Lane, offset: int) -> BatchHead:
         """The head of the batch that holds an offset."""
@@ -88,8 +82,10 @@ class Extents:
         if segment is not None:
             count = segment.end - segment.base
             return BatchHead(segment.base, count, segment.published_ms, segment.bytes_end, segment.size, segment.meta)
+        visible_end = lane.visible_end
         heads = await self._lanes.store_of(lane.id).heads(lane.id, offset, 1, 1)
         if not heads or not heads[0].base <= offset < heads[0].end:
+            self._lanes.check_stored(lane, offset + 1, visible_end)
             raise StoreCorrupt(f"offset {offset} of lane {lane.id} should be in the store, but is not")
         return heads[0]
 

@@ -93,13 +93,13 @@ class Scans:
             slices: list[ScanSlice] = []
             damaged: list[tuple[int, int]] = []
             if start < stop:
-                lane.pin(start)
                 try:
-                    slices, damaged = await self._slices(lane, start, stop, wanted, self._limit.bytes_most(bytes_most))
+                    with lane.pinned(start):
+                        slices, damaged = await self._slices(
+                            lane, start, stop, wanted, self._limit.bytes_most(bytes_most)
+                        )
                 except InvalidBatch as error:
                     raise StoreCorrupt(f"queue {queue.name!r}, lane {queue.index_of(lane_id)}: {error}") from error
-                finally:
-                    lane.unpin(start)
             next_offset = slices[-1].end if slices else start
             if wanted.group is not None:
                 began = perf_counter()
@@ -116,17 +116,19 @@ class Scans:
         slices: list[ScanSlice] = []
         damaged: list[tuple[int, int]] = []
         steps = _Steps(self._limit)
-        offset, size, unfolded = start, 0, 0
+        offset, size, unfolded, visible_end = start, 0, 0, lane.visible_end
         while offset < stop and len(slices) < SLICES_MAX and (size < bytes_most or not slices):
             room = max(1, min(READ_BYTES, bytes_most - size))
             batches = await self._batches(lane, offset, stop, room, wanted.payload)
             if not batches or not batches[0].base <= offset < batches[0].end:
                 if lane.id not in self._catalog.by_lane:
                     raise NotFound("the queue was deleted while it was scanned")
+                self._lanes.check_stored(lane, offset + 1, visible_end)
                 raise StoreCorrupt(f"offset {offset} of lane {lane.id} should be in the store, but is not")
             steps.begin()
             for batch in batches:
                 if batch.base > offset:
+                    self._lanes.check_stored(lane, batch.base, visible_end)
                     raise StoreCorrupt(f"offsets {offset} to {batch.base - 1} of lane {lane.id} should be in the store")
                 part = _slice(batch, offset, min(stop, batch.end), wanted)
                 if not self._is_whole(lane, batch):

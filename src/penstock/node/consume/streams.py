@@ -190,11 +190,8 @@ class Streams:
         slices: list[Slice] = []
         damaged: list[tuple[int, int]] = []
         while not slices and start < lane.visible_end and len(damaged) < DAMAGED_AT_ONCE:
-            lane.pin(start)
-            try:
+            with lane.pinned(start):
                 found = await self._bodies.slices(lane, [Entry(start, min(start + most, lane.visible_end))])
-            finally:
-                lane.unpin(start)
             slices, gaps = self._bodies.sifted(lane, found)
             start = max(_end_of(found), gaps[-1][1] if gaps else 0)
             damaged += gaps
