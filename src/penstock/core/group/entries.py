@@ -141,7 +141,7 @@ def count_of(entries: list[Entry]) -> int:
     """How many offsets the entries hold."""
     if len(entries) == 1:
         return entries[0].end - entries[0].start
-    return sum(entry.end - entry.start for entry in entries)
+    return sum([entry.end - entry.start for entry in entries])
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

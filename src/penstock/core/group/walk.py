@@ -165,25 +165,30 @@ class Walk:
         queue_due_ms = published_ms + settings.delay_ms
         debounced_ms = published_ms + settings.debounce_ms
         queue_expires_ms = 0 if settings.ttl_ms is None else published_ms + settings.ttl_ms
-        condition, budget = settings.filter, self.budget
+        condition, left = settings.filter, self.budget.left
         self.walked_to = end
-        for offset in range(start, end):
-            if budget.left <= 0:
-                self.walked_to = offset
-                return
-            index = offset - base
-            budget.left -= MESSAGE_WORK if condition is None else MESSAGE_WORK + condition.work_at(meta, index)
-            if condition is not None and not condition.matches_at(meta, index):
-                continue
-            partition = (partitions[index] or "") if partitions is not None else ""
-            due_ms = queue_due_ms if meta.delay_ms is None else queue_due_ms + meta.delay_ms[index]
-            if meta.not_before_ms is not None:
-                due_ms = max(due_ms, meta.not_before_ms[index])
-            if partition and settings.debounce_ms:
-                due_ms = max(due_ms, debounced_ms)
-            expires_ms = queue_expires_ms
-            ttl_ms = None if meta.ttl_ms is None else meta.ttl_ms[index]
-            if ttl_ms is not None:
-                expires_ms = min(expires_ms, published_ms + ttl_ms) if expires_ms else published_ms + ttl_ms
-            priority = min(priorities[index], settings.priority_max) if priorities is not None else 0
-            yield Entry(offset, offset + 1, 0, due_ms, expires_ms, priority, partition)
+        try:
+            for offset in range(start, end):
+                if left <= 0:
+                    self.walked_to = offset
+                    return
+                left -= MESSAGE_WORK
+                index = offset - base
+                if condition is not None:
+                    left -= condition.work_at(meta, index)
+                    if not condition.matches_at(meta, index):
+                        continue
+                partition = (partitions[index] or "") if partitions is not None else ""
+                due_ms = queue_due_ms if meta.delay_ms is None else queue_due_ms + meta.delay_ms[index]
+                if meta.not_before_ms is not None:
+                    due_ms = max(due_ms, meta.not_before_ms[index])
+                if partition and settings.debounce_ms:
+                    due_ms = max(due_ms, debounced_ms)
+                expires_ms = queue_expires_ms
+                ttl_ms = None if meta.ttl_ms is None else meta.ttl_ms[index]
+                if ttl_ms is not None:
+                    expires_ms = min(expires_ms, published_ms + ttl_ms) if expires_ms else published_ms + ttl_ms
+                priority = min(priorities[index], settings.priority_max) if priorities is not None else 0
+                yield Entry(offset, offset + 1, 0, due_ms, expires_ms, priority, partition)
+        finally:  # also where the caller needs no more
+            self.budget.left = left

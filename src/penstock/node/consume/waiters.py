@@ -418,5 +418,4 @@ def _stand_in(line: deque[Waiter], waiter: Waiter) -> None:
 
 def is_visible(claimed: Claimed) -> bool:
     """Whether what was claimed was published before; otherwise it is published in the same commit."""
-    entries, visible_end = claimed.entries, claimed.lane.visible_end
-    return entries[0].end <= visible_end if len(entries) == 1 else all(entry.end <= visible_end for entry in entries)
+    return claimed.entries[-1].end <= claimed.lane.visible_end
