@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Generic, Protocol, TypeVar, cast
 
 from penstock.fronts.auth import Credentials, check_exposure
@@ -35,6 +35,37 @@ def begin(transport: asyncio.BaseTransport) -> tuple[asyncio.Transport, str]:
     stream.set_write_buffer_limits(WRITE_BUFFER_BYTES)
     peer = stream.get_extra_info("peername")
     return stream, f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
+
+
+class Gone(asyncio.Transport):
+    """In place of the transport of a client that has gone: drops what is written. Those of uvloop raise instead."""
+
+    def is_closing(self) -> bool:
+        return True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Nobody reads it."""
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """The same."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        """Nothing comes."""
+
+    def resume_reading(self) -> None:
+        """The same."""
+
+    def close(self) -> None:
+        """It is closed."""
+
+    def abort(self) -> None:
+        """The same."""
+
+
+GONE: Final = Gone()
 
 
 def linger(transport: asyncio.Transport) -> None:

@@ -21,7 +21,7 @@ from penstock.api.ticket import Ticket
 from penstock.fronts.http.errors import HEADERS_TOO_LARGE, MALFORMED, TIMEOUT, HttpError, answer_to
 from penstock.fronts.http.heads import Arriving
 from penstock.fronts.http.request import Answer, Headers, Request, Stream, request_of
-from penstock.fronts.listening import begin, linger
+from penstock.fronts.listening import GONE, begin, linger
 from penstock.model.errors import MessageTooLarge, PenstockError, TooManyConnections
 from penstock.wire.http.cluster import OF_NODES
 
@@ -147,6 +147,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._closing = True
+        self._transport = GONE  # among thousands that go at once, it may be answered before it is let go
         self._requests.clear()
         self._arriving = None  # what a task still refers to would keep it
         self._body = []
