@@ -15,8 +15,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Final
+
+from bench.peers_lib.cpu_groups import CpuGroup
 
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 SAMPLE_S: Final = 0.2
@@ -118,25 +121,40 @@ class CpuWatch:
     """The CPU seconds that trees of processes used while this was open, those that ended meanwhile included.
 
     For trees in which processes end that nobody waits for: Spark's daemons ignore SIGCHLD, and the kernel then forgets
-    what their Python workers used, so that a sum over processes that live can fall. Here each process is looked at
-    again and again, and what was last seen of it counts. It never falls; of a process that ends, at most the time since
-    the last look is missing.
+    what their Python workers used, so that a sum over processes that live can fall. A control group counts them too.
+    Where none can be made, each process is looked at again and again, and what was last seen of it counts: of one that
+    ends, at most the time since the last look is missing.
     """
 
-    def __init__(self, roots: Sequence[int]) -> None:
+    def __init__(self, roots: Sequence[int], *, may_group: bool = True) -> None:
         self._roots = roots
+        self._may_group = may_group
+        self._group: CpuGroup | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._before: dict[tuple[int, int], int] = {}
         self._seen: dict[tuple[int, int], int] = {}
+        self._counted_s: float | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether a control group counts; else processes are looked at."""
+        return self._group is not None
 
     def __enter__(self) -> CpuWatch:
-        self._look()
-        self._before = dict(self._seen)
-        self._thread.start()
+        if self._may_group:
+            self._group = CpuGroup.of(partial(tree, self._roots))
+        if self._group is None:
+            self._look()
+            self._before = dict(self._seen)
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._group is not None:
+            self._counted_s = self._group.seconds
+            self._group.end()
+            return
         self._over.set()
         self._thread.join()
         self._look()
@@ -144,6 +162,8 @@ class CpuWatch:
     @property
     def seconds(self) -> float:
         """So far, or of the whole time after the end."""
+        if self._group is not None:
+            return self._group.seconds if self._counted_s is None else self._counted_s
         return sum(ticks - self._before.get(process, 0) for process, ticks in list(self._seen.items())) / TICKS_PER_S
 
     def _watch(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 
@@ -34,6 +35,14 @@ def test_some_are_let_go_in_each_turn_of_the_loop() -> None:
             assert not server.connections, "one alone goes at once"
 
     asyncio.run(check())
+
+
+async def comes(condition: Callable[[], object]) -> None:
+    for _ in range(100_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("what was waited for did not happen")
 
 
 class Handle(asyncio.Transport):
@@ -82,8 +91,7 @@ def test_what_comes_for_a_client_that_has_gone_and_was_not_let_go_yet_is_no_erro
             body = b'{"wait": 30, "max": %d}' % max_messages
             head = b"POST /v1/queues/q/claim HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
             clients[-1].data_received(head + b"content-length: %d\r\n\r\n" % len(body) + body)
-            while not server.measures.long_polls:
-                await asyncio.sleep(0)
+            await comes(lambda: server.measures.long_polls)
             published = broker.publish_many("q", [Message(b"x")] * max_messages)
             for client in clients[:-1]:
                 server.opened(client)
@@ -92,8 +100,7 @@ def test_what_comes_for_a_client_that_has_gone_and_was_not_let_go_yet_is_no_erro
             clients[-1].connection_lost(None)
             assert clients[-1] in server.connections, "it is not let go yet"
             await published
-            while server.connections or server.measures.long_polls:
-                await asyncio.sleep(0)
+            await comes(lambda: not server.connections and not server.measures.long_polls)
             assert not transport.written
 
     with caplog.at_level(logging.WARNING):
