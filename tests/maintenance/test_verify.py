@@ -15,7 +15,7 @@ from penstock import Message
 from penstock.maintenance.verify import Report, verify
 from penstock.model.errors import NotFound
 from penstock.model.rows import slot_of
-from penstock.store.sqlite.log.records import draft
+from penstock.store.sqlite.log.records import Draft, draft
 from penstock.store.sqlite.log.segments import Found, Segment, Segments
 from tests.conformance.samples import batches, change, commit
 from tests.maintenance.rig import ENGINE_NAMES, copy_files, flip, make, place_of, segment_of
@@ -173,7 +173,9 @@ def test_a_record_behind_the_last_whose_bodies_never_came_is_a_warning(path: Pat
     assert segment is not None
     with closing(segment):
         rows = batches(1, body=b"\x55" * 4_096)
-        segment.write(position, record, draft(commit({slot_of(1): 1}, change(1, batches=rows))))
+        made = draft(commit({slot_of(1): 1}, change(1, batches=rows)))
+        assert isinstance(made, Draft)
+        segment.write(position, record, made)
     with segment_of(path, number).open("r+b") as file:
         file.seek(position - position % 512 + 2_048)
         file.write(bytes(512) if is_torn else b"\x66" * 512)

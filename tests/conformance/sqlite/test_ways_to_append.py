@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from penstock.model.errors import Fenced, Unavailable
+from penstock.model.rows import DeadRow
 from penstock.store.sqlite import index
 from penstock.store.sqlite.engine import SqliteStore
 from penstock.store.sqlite.index import IndexedLog
@@ -20,7 +21,7 @@ from penstock.store.sqlite.log.log import Entry
 from penstock.store.sqlite.log.records import Draft
 from penstock.store.sqlite.log.sync import KernelSyncs
 from penstock.store.sqlite.overlay import Overlay
-from tests.conformance.samples import all_batches, batches, change, commit, own_all
+from tests.conformance.samples import all_batches, batches, change, commit, load_one, own_all
 from tests.conformance.sqlite.rig import opened, use
 
 
@@ -61,6 +62,21 @@ def test_a_small_commit_is_durable_when_it_is_said_to_be(path: Path, on_threads:
         async with opened(path, 1000) as other:  # it finds what is in the file and its log, and nothing else
             assert [row.base for row in await all_batches(other)] == [0, 1]
         assert not on_threads
+
+    use(path, scenario)
+
+
+@pytest.mark.usefixtures("way")
+def test_a_commit_of_many_rows_is_left_to_a_thread(path: Path, on_threads: list[Draft]) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        on_threads.clear()
+        dead = [DeadRow(1, at, at + 1, 1, "rejected", "no", "worker", 99) for at in range(20_000)]
+        await store.apply(commit(epochs, change(dead=dead, first=0)))
+        assert len(on_threads) == 1
+        async with opened(path, 1000) as other:
+            assert sorted((await load_one(other)).dead, key=lambda row: row.start) == dead
 
     use(path, scenario)
 

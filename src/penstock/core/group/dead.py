@@ -85,18 +85,12 @@ class Dead:
 
     def seal(self, group: int) -> tuple[list[DeadRow], list[tuple[int, int]]]:
         """The rows to put and to delete."""
-        rows: list[DeadRow] = []
-        deleted: list[tuple[int, int]] = []
-        for start in self.dirty:
-            row = self.by_start.get(start)
-            if row is not None:
-                self.stored.add(start)
-                rows.append(row)
-            elif start in self.stored:
-                self.stored.discard(start)
-                deleted.append((group, start))
+        put = self.dirty & self.by_start.keys()
+        gone = (self.dirty - put) & self.stored
+        self.stored -= gone
+        self.stored |= put
         self.dirty.clear()
-        return rows, deleted
+        return [self.by_start[start] for start in put], [(group, start) for start in gone]
 
     def check(self) -> None:
         """Assert that dead ranges are sorted, disjoint and counted."""

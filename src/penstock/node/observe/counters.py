@@ -64,9 +64,7 @@ class Counters(Counts):
             index = _INDEXES.get(event.kind)
             if index is None:
                 continue
-            count = 0
-            for start, end in event.ranges:
-                count += end - start
+            count = sum([end - start for start, end in event.ranges])
             if index == _DROPPED and event.detail == "expired":
                 index = _EXPIRED
             elif index == _DEAD and (reason := _BY_REASON.get(event.detail)) is not None:

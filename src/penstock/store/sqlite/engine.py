@@ -39,7 +39,7 @@ from penstock.store.sqlite import reads
 from penstock.store.sqlite.file import MIGRATIONS, Connection, File, durably, in_transaction
 from penstock.store.sqlite.index import IndexedLog
 from penstock.store.sqlite.log.bodies import Located, Problems, Scratch, SegmentGone, check_bodies, read_bodies
-from penstock.store.sqlite.log.records import draft
+from penstock.store.sqlite.log.records import Draft, draft
 from penstock.store.sqlite.overlay import Overlay
 from penstock.store.sqlite.statements import SQL
 from penstock.store.sqlite.threads import Checkpoints, Gate, Threads
@@ -102,7 +102,8 @@ class SqliteStore:
     def apply(self, commit: Commit) -> Ticket[None]:
         self._check_open()
         check_commit(commit)
-        return self._log.append(draft(commit, cluster.now_ms()))
+        made = draft(commit, cluster.now_ms())
+        return self._log.append(made) if isinstance(made, Draft) else self._log.append_later(made.read_back)
 
     async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
         await self._indexed(lambda overlay: overlay.changes(lanes))

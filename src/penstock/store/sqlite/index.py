@@ -104,7 +104,7 @@ class IndexedLog:
         """Make a record durable: without a thread where that is quick, and without blocking where the kernel syncs."""
         syncs = self._kernel_syncs(draft.size)
         if (syncs is None and not self._is_quick_at_once(draft.size)) or not self._enter(draft.size):
-            return self._append_later(draft)
+            return self.append_later(lambda: draft)
         try:
             self._check(draft)
             segment = self._log.write(draft)
@@ -199,23 +199,25 @@ class IndexedLog:
         with self._appending:
             pass
 
-    def _append_later(self, draft: Draft) -> Ticket[None]:
+    def append_later(self, make: Callable[[], Draft]) -> Ticket[None]:
         """On a thread, from the next turn of the event loop on: until then, the two would fight for Python's lock."""
         ticket: Ticket[None] = Ticket()
         loop = asyncio.get_running_loop()
-        loop.call_soon(self._hand_over, draft, ticket, loop)
+        loop.call_soon(self._hand_over, make, ticket, loop)
         return ticket
 
-    def _hand_over(self, draft: Draft, ticket: Ticket[None], loop: asyncio.AbstractEventLoop) -> None:
+    def _hand_over(self, make: Callable[[], Draft], ticket: Ticket[None], loop: asyncio.AbstractEventLoop) -> None:
         try:
-            self._appender.submit(self._append_on_thread, draft, ticket, loop)
+            self._appender.submit(self._append_on_thread, make, ticket, loop)
         except RuntimeError as error:  # the thread has ended
             ticket.fail(self._file.translated(error))
 
-    def _append_on_thread(self, draft: Draft, ticket: Ticket[None], loop: asyncio.AbstractEventLoop) -> None:
+    def _append_on_thread(
+        self, make: Callable[[], Draft], ticket: Ticket[None], loop: asyncio.AbstractEventLoop
+    ) -> None:
         """Append, and report on the event loop. The executor's future is left alone: to wait for it costs a task."""
         try:
-            self._append_blocking(draft)
+            self._append_blocking(make())
         except Exception as error:
             known = self._file.translated(error)
             if known is not error:

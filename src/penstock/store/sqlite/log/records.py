@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast, get_origin, get_type_hints
 
 import msgspec
 
@@ -40,6 +40,12 @@ HEAD: Final = struct.Struct("<4sIIIQQ")
 _CHECKED: Final = struct.Struct("<IIQQ")
 _PLACE: Final = struct.Struct("<16sQQ")
 ROWS_BYTES_MAX: Final = (1 << 32) - 1
+LARGE_ROWS_BYTES: Final = 1 << 18
+"""Rows of about two thousand messages that are settled one by one; to read them back takes milliseconds."""
+
+
+UNKEPT: Final = (TypeError, ValueError, OverflowError)
+"""What a value raises that no row can keep."""
 
 
 class LoggedBatch(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -143,19 +149,47 @@ def seed_of(store_id: bytes, segment: int, position: int) -> int:
     return crc32(_PLACE.pack(store_id, segment, position))
 
 
-def draft(commit: Commit, committed_ms: int = 0) -> Draft:
+class LargeDraft(NamedTuple):
+    """A commit that was encoded, and has so many rows that they are read back on a thread."""
+
+    rows: bytes
+    bodies: Sequence[bytes]
+    logged: tuple[object, ...]
+    """The fields of a `LoggedCommit`."""
+
+    def read_back(self) -> Draft:
+        """In pieces: others have Python's lock between them."""
+        try:
+            copy = _read_back(self.logged)
+        except UNKEPT as error:
+            raise _refused(error) from error
+        return _drafted(self.rows, self.bodies, copy)
+
+
+def draft(commit: Commit, committed_ms: int = 0) -> Draft | LargeDraft:
     """Encode a commit that is made now; `InvalidArgument` for a value that no row can keep."""
     bodies = [row.body for change in commit.lanes for row in change.batches]
+    logged = _logged(commit, committed_ms)
     try:
-        rows = _encoder.encode(_logged(commit, committed_ms))
+        rows = _encoder.encode(logged)
+        if len(rows) > LARGE_ROWS_BYTES:
+            return LargeDraft(rows, bodies, logged)
         # Read back at once: what a restart could not understand is refused now.
         copy = _decoder.decode(rows)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(f"a value that the store cannot keep: {error}") from error
+    except UNKEPT as error:
+        raise _refused(error) from error
+    return _drafted(rows, bodies, copy)
+
+
+def _drafted(rows: bytes, bodies: Sequence[bytes], copy: LoggedCommit) -> Draft:
     if len(rows) > ROWS_BYTES_MAX:
         raise InvalidArgument(f"a commit's rows have {len(rows)} bytes; the limit is {ROWS_BYTES_MAX}")
     bodies_bytes = sum(map(len, bodies))
     return Draft(rows, bodies, bodies_bytes, copy, HEAD.size + len(rows) + bodies_bytes)
+
+
+def _refused(error: Exception) -> InvalidArgument:
+    return InvalidArgument(f"a value that the store cannot keep: {error}")
 
 
 def parse_head(data: bytes) -> Head | None:
@@ -205,3 +239,35 @@ def _logged_lane(change: LaneChange) -> tuple[object, ...]:
         change.trim_to,
         change.dedup_expired_ms,
     )
+
+
+PIECE_ROWS: Final = 1_000
+"""Rows of a large commit that are read back at once, in a millisecond or two."""
+_PIECES: Final = {
+    kind: {
+        name: msgspec.msgpack.Decoder(of)
+        for name, of in get_type_hints(kind, include_extras=True).items()
+        if get_origin(of) is tuple
+    }
+    for kind in (LoggedCommit, LoggedLane)
+}
+_heads: Final = {kind: msgspec.msgpack.Decoder(kind) for kind in _PIECES}
+
+
+def _read_back(logged: tuple[object, ...]) -> LoggedCommit:
+    """What decoding all of it at once would give."""
+    lanes = cast("list[tuple[object, ...]]", logged[1])
+    commit: LoggedCommit = _copied(LoggedCommit, (logged[0], [], *logged[2:]))
+    commit.lanes = tuple([_copied(LoggedLane, lane) for lane in lanes])
+    return commit
+
+
+def _copied(kind: type[Any], fields: tuple[object, ...]) -> Any:
+    """A struct from its fields, whose lists are encoded and decoded piece by piece."""
+    made = _heads[kind].decode(_encoder.encode([() if type(field) is list else field for field in fields]))
+    for name, values in zip(kind.__struct_fields__, fields, strict=True):
+        if type(values) is list and values:
+            decoder = _PIECES[kind][name]
+            pieces = [values[at : at + PIECE_ROWS] for at in range(0, len(values), PIECE_ROWS)]
+            setattr(made, name, tuple([row for piece in pieces for row in decoder.decode(_encoder.encode(piece))]))
+    return made
