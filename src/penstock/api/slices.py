@@ -14,7 +14,11 @@ from penstock.api.ticket import Ticket
 from penstock.model.work import Steps
 
 SLICE_ITEMS: Final = 1_000
-"""Items of a slice, of some microseconds each. As many or fewer are done at once."""
+"""Items of some microseconds each. As many or fewer are done at once."""
+PIECE_ITEMS: Final = 250
+"""More are done so many at a time."""
+REST_TURNS: Final = 4
+"""Turns of the event loop that others have between two slices: about what it takes from a request to its commit."""
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -22,15 +26,21 @@ Done = TypeVar("Done")
 
 
 async def in_slices(
-    items: Sequence[Item], work: Callable[[Sequence[Item]], Iterable[Made]], most: int = SLICE_ITEMS
+    items: Sequence[Item], work: Callable[[Sequence[Item]], Iterable[Made]], most: int = PIECE_ITEMS
 ) -> list[Made]:
     """What `work` makes of the items, a slice of up to `most` of them at a time."""
     made: list[Made] = []
     for start in range(0, len(items), most):
         if start:
-            await asyncio.sleep(0)
+            await others_first()
         made += work(items[start : start + most])
     return made
+
+
+async def others_first() -> None:
+    """Between two slices: what waits for the event loop, and what it leads to, has its turns."""
+    for _ in range(REST_TURNS):
+        await asyncio.sleep(0)
 
 
 async def in_turns(steps: Steps[Made]) -> Made:
@@ -48,7 +58,7 @@ async def ended(steps: Steps[Made], asked: Callable[[], Any] | None) -> Made:
     while True:
         done: list[Any] = []
         if asked is None:
-            await asyncio.sleep(0)
+            await others_first()
             done.append(None)
         else:  # a thread's own result would be kept until the next full garbage collection
             await asyncio.to_thread(_do, asked, done)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
+from penstock.api.slices import others_first
 from penstock.core.dedup import IDS_IN_MEMORY_MAX
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
@@ -133,7 +134,7 @@ class LaneSet:
             except Missing as missing:
                 await self.feed(id, missing.start)
             except Pause:
-                await asyncio.sleep(0)
+                await others_first()
             except AssertionError as failure:
                 raise self.broken(lane, failure) from failure
 

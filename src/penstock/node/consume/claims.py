@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.api.results import Claim, Lease, Slice
-from penstock.api.slices import SLICE_ITEMS, in_turns
+from penstock.api.slices import SLICE_ITEMS, in_turns, others_first
 from penstock.api.ticket import Ticket
 from penstock.core.group.draft import Draft
 from penstock.core.group.entries import Entry, runs_of
@@ -99,7 +99,7 @@ class Claims:
             except Missing:
                 pass  # it is read below
             except Pause:
-                await asyncio.sleep(0)
+                await others_first()
         first, again = queue.rotation, True  # others turn it on while this one waits
         broken: dict[int, StoreCorrupt] = {}
         while again:
@@ -116,7 +116,7 @@ class Claims:
                     lane = None
                 except Pause:
                     lane = None
-                    await asyncio.sleep(0)
+                    await others_first()
                 if lane is None:
                     try:
                         claimed = await self._lanes.run(

@@ -5,8 +5,7 @@ Knows neither lanes nor groups. Next stop: `core/filters/filter.py`.
 
 from __future__ import annotations
 
-import asyncio
-
+from penstock.api.slices import others_first
 from penstock.core.filters import Filter
 from penstock.model import Message
 from penstock.model.work import MESSAGE_WORK, Budget
@@ -29,5 +28,5 @@ class Matching:
         self.spent += work
         if self._budget.spend(work):
             self._budget.renew()
-            await asyncio.sleep(0)
+            await others_first()
         return self._condition.matches(message)

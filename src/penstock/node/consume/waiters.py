@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.api.slices import others_first
 from penstock.api.ticket import Ticket
 from penstock.core.group.entries import Entry
 from penstock.core.group.work import WorkGroup
@@ -276,7 +277,7 @@ class Waiters:
     async def _wait_and_serve(self, lane: Lane, missing: Missing | None) -> None:
         try:
             if missing is None:
-                await asyncio.sleep(0)
+                await others_first()
             else:
                 await self._lanes.feed(lane.id, missing.start)
         finally:

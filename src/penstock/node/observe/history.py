@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from penstock.api.inspect import HistoryEntry
 from penstock.api.results import StreamRead
+from penstock.api.slices import others_first
 from penstock.batch import EncodedBatch, Reader
 from penstock.model.errors import NotOwner, OffsetGone
 from penstock.model.events import Delivery, decode_delivery
@@ -70,7 +71,7 @@ class Histories:
                 delivery = decode_delivery(payload)
                 if budget.spend(MESSAGE_WORK * sum([len(event.ranges) for event in delivery.events])):
                     budget.renew()
-                    await asyncio.sleep(0)
+                    await others_first()
                 found += _entries(delivery, offsets)
         if len(queues) > 1:
             found.sort(key=lambda item: item[1].at_ms)

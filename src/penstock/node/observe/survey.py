@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.api.inspect import GroupStats, QueueStats
 from penstock.api.measures import COUNTERS, NodeNumbers, QueueNumbers, RestNumbers
+from penstock.api.slices import others_first
 from penstock.core.group.stream import StreamGroup
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Group as GroupState
@@ -172,7 +173,7 @@ class _Breath:
 
     async def take(self) -> None:
         if perf_counter() - self._since > SLICE_S:
-            await asyncio.sleep(0)
+            await others_first()
             self._since = perf_counter()
 
 

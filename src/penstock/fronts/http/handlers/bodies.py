@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from binascii import b2a_base64
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 from penstock import telemetry
 from penstock.api.arguments import milliseconds, verdicts_of
 from penstock.api.results import Claim, Receipt, Received, Slice, StreamRead
-from penstock.api.slices import SLICE_ITEMS, in_slices, in_turns
+from penstock.api.slices import PIECE_ITEMS, SLICE_ITEMS, in_slices, in_turns, others_first
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.model import SPAN_MS_MAX, Message
 from penstock.model.errors import InvalidArgument
@@ -147,9 +146,9 @@ async def _with_messages(outline: ClaimAnswer | ReadAnswer, found: Claim | Strea
             pieces += encoded
             count += len(received)
             size += sum(map(len, encoded))
-            if count >= SLICE_ITEMS or size >= SLICE_BYTES:
+            if count >= PIECE_ITEMS or size >= SLICE_BYTES:
                 count = size = 0
-                await asyncio.sleep(0)
+                await others_first()
     return _filled(outline, b'"messages":[]', pieces)
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from penstock.api.results import Scan
 from penstock.api.scan import check_columns
+from penstock.api.slices import others_first
 from penstock.fronts.http.errors import NOT_ACCEPTABLE, HttpError
 from penstock.fronts.http.handlers import Routes, path_number
 from penstock.fronts.http.handlers.large_answers import counted
@@ -89,7 +90,7 @@ async def _pieces(found: Scan) -> AsyncGenerator[bytes, None]:
         if size >= PIECE_BYTES:
             yield b"".join(pieces)
             pieces, size = [], 0
-            await asyncio.sleep(0)
+            await others_first()
     yield b"".join([*pieces, encode_msgpack(found.damaged)])
 
 
