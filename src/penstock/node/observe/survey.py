@@ -37,6 +37,8 @@ from penstock.node.spool.spool import Spool
 
 SLICE_S: Final = 0.003
 """So long the survey works before it lets others run."""
+CHOSEN_AT_ONCE: Final = 1_000
+"""Queues, beside four times as many as are shown, among which the first are looked for at once."""
 READS_S: Final = 0.5
 READS_MAX: Final = 200
 """Bounds of what a survey reads from the store to know how old a message is."""
@@ -127,11 +129,13 @@ class Survey:
         """(one by one, as a sum): the largest lag first, and those shown before first among equals."""
         if len(queues) <= most:
             return queues, []
-        ranked = []
+        ranked: list[tuple[int, bool, str, str, Queue]] = []
         for queue in queues:
             await breath.take()
             ranked.append((-self._lag(queue), queue.id not in self._shown, queue.namespace, queue.name, queue))
-        chosen = [item[-1] for item in nsmallest(most, ranked, key=lambda item: item[:4])]
+            if len(ranked) > 4 * most + CHOSEN_AT_ONCE:
+                ranked = _first(most, ranked)
+        chosen = [item[-1] for item in _first(most, ranked)]
         ids = {queue.id for queue in chosen}
         return chosen, [queue for queue in queues if queue.id not in ids]
 
@@ -163,6 +167,10 @@ class Survey:
             lag_seconds=[await ages.oldest(_oldest_unfinished(lanes, group)) for group in groups],
             counts=[list(counts.get(group.id) or [0] * len(COUNTERS)) for group in groups],
         )
+
+
+def _first(most: int, ranked: list[tuple[int, bool, str, str, Queue]]) -> list[tuple[int, bool, str, str, Queue]]:
+    return nsmallest(most, ranked, key=lambda item: item[:4])
 
 
 class _Breath:
