@@ -609,7 +609,7 @@ def test_heads_are_not_fetched_beyond_the_bytes_that_are_asked_for(url: str) -> 
                     fetched.append(len(found))
                 return found
 
-            store._pool.fetch = counted  # type: ignore[assignment, method-assign]
+            store._pool.fetch = counted  # type: ignore[method-assign]
             assert await store.heads(LANE, 10, 16_384, 25_000) == [row.head() for row in rows[10:12]]
             assert await store.heads(LANE, 10, 16_384, 1) == [rows[10].head()]
             assert fetched == [2, 1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -14,7 +16,7 @@ from penstock.embedded import open_member
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
 from penstock.model import Message
-from penstock.model.errors import Forbidden, LeaseLost, NotFound, NotOwner, Unroutable
+from penstock.model.errors import Forbidden, LeaseLost, NotFound, NotOwner, Unavailable, Unroutable
 from penstock.model.rows import Commit, home_slot
 from penstock.node.broker.cluster import ClusterBroker
 from penstock.node.clock import SystemClock
@@ -142,6 +144,54 @@ def test_a_consumer_that_waits_at_another_node_is_woken_and_when_cancelled_takes
         await second.publish(name, Message(b"2"))
         (message,) = await second.claim(name, wait=10)
         assert (message.message.payload, message.attempt) == (b"2", 1)
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_declared_dead", [False, True])
+@pytest.mark.parametrize("settles", [False, True])
+def test_what_another_node_handed_a_session_is_not_delivered_if_its_node_was_dead_meanwhile(
+    is_declared_dead: bool, settles: bool
+) -> None:
+    """As after a pause: the answer lay in the socket, and others may be done with the messages."""
+
+    async def story(first: ClusterBroker, one: Cluster, second: ClusterBroker, two: Cluster) -> None:
+        name = next(name for name in map(str, range(99)) if _slot(name) in two.ownership.owned)
+        await first.declare_queue(name)
+        session = first.begin_session("s")
+        held = None
+        if settles:
+            await second.publish(name, Message(b"0"))
+            held = await session.claim(name, wait=10, lease_seconds=600)
+            await second.publish(name, Message(b"1"))
+        answered, goes_on = asyncio.Event(), asyncio.Event()
+        while_owner = first._forwarder._while_owner
+
+        async def late(*arguments: Any) -> Any:
+            answer = await while_owner(*arguments)
+            answered.set()
+            await goes_on.wait()
+            return answer
+
+        with patch.object(first._forwarder, "_while_owner", late):
+            if held is not None:
+                claiming = asyncio.ensure_future(session.settle_and_claim(held, lease_seconds=600))
+            else:
+                claiming = asyncio.ensure_future(session.claim(name, wait=30, lease_seconds=600))
+                await second.publish(name, Message(b"1"))
+            await answered.wait()
+            if is_declared_dead:
+                before = one.ownership.incarnation
+                await one._rejoin()
+                assert one.ownership.incarnation != before
+            else:
+                one.ownership.doubt()
+            goes_on.set()
+            if is_declared_dead:
+                with pytest.raises(Unavailable, match="its sessions have ended"):
+                    await claiming
+            else:  # its lease on its slots was not lost: the next heartbeat says so
+                assert (await claiming).payloads() == [b"1"]
 
     play(story)
 

@@ -20,7 +20,7 @@ from penstock.api.broker import Broker
 from penstock.api.front_broker import FrontBroker, Peering
 from penstock.api.messages import Transaction
 from penstock.api.principal import Principal
-from penstock.api.results import Receipt
+from penstock.api.results import Claim, Receipt, StreamRead
 from penstock.api.ticket import Ticket, ticketed
 from penstock.model import DEFAULT_GROUP
 from penstock.model.errors import NotOwner, PenstockError, Unavailable
@@ -38,6 +38,7 @@ OWNER_WITHIN_S: Final = 8.0
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+Taken = TypeVar("Taken", Claim, StreamRead)
 Owner = LocalBroker | PeerClient
 Where = Callable[["ClusterBroker", tuple[Any, ...], dict[str, Any]], Destination | None]
 """From an operation's arguments to its owner; None where only the local broker can find that out."""
@@ -96,6 +97,37 @@ def at(
 
     update_wrapper(method, operation, ("__name__", "__qualname__"), ())
     return method
+
+
+def taken_at(
+    where: Where, operation: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Taken]]
+) -> Callable[Concatenate[ClusterBroker, Arguments], Coroutine[Any, Any, Taken]]:
+    """The same for what a session takes at its owner: not delivered where this process was declared dead meanwhile.
+
+    Sessions end with their process. An answer that lay in a socket while this one was paused may hold messages that
+    others have had, and settled, since.
+    """
+    carry_out = at(where, operation)
+
+    async def method(self: ClusterBroker, /, *args: Arguments.args, **named: Arguments.kwargs) -> Taken:
+        forwarder = self._forwarder
+        incarnation = forwarder.incarnation
+        taken = await carry_out(self, *args, **named)
+        if (
+            self._local.session_key is not None
+            and _may_be_taken_again(taken)
+            and not await forwarder.is_still(incarnation)
+        ):
+            raise Unavailable("this node was declared dead, and its sessions have ended: others have the messages")
+        return taken
+
+    update_wrapper(method, operation, ("__name__", "__qualname__"), ())
+    return method
+
+
+def _may_be_taken_again(taken: Claim | StreamRead) -> bool:
+    """Whether others get the messages where the session ends: not those that are acknowledged as they are handed out."""
+    return len(taken) > 0 and (isinstance(taken, StreamRead) or taken.lease is not None)
 
 
 def ticket_at(
@@ -218,11 +250,11 @@ class ClusterBroker(FrontBroker):
     publish_many = ticket_at(target, FrontBroker.publish_many)
     publish_batch = ticket_at(target, FrontBroker.publish_batch)
     publish_to = ticket_at(routed, FrontBroker.publish_to)
-    claim = at(queue, Broker.claim)
+    claim = taken_at(queue, Broker.claim)
     settle = ticket_at(lease, FrontBroker.settle)
-    settle_and_claim = at(lease, Broker.settle_and_claim)
+    settle_and_claim = taken_at(lease, Broker.settle_and_claim)
     extend = at(lease, Broker.extend)
-    read = at(queue, Broker.read)
+    read = taken_at(queue, Broker.read)
     commit = at(queue, Broker.commit)
     read_from = at(queue, Broker.read_from)
 

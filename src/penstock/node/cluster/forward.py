@@ -68,6 +68,19 @@ class Forwarder:
         """Whether this node carries it out: it is the owner, or its spool keeps publishes while the store is away."""
         return destination.slot >= 0 and (self._ownership.owns(destination.slot) or self.cluster.is_store_away)
 
+    @property
+    def incarnation(self) -> int:
+        """This process's number among the nodes; another one once it was declared dead and has joined again."""
+        return self._ownership.incarnation
+
+    async def is_still(self, incarnation: int) -> bool:
+        """Whether this process has been a member all along; known once the store was heard of within the lease."""
+        while not self._ownership.is_certain:
+            if self.cluster.is_over:
+                return False
+            await self.look_again()
+        return self._ownership.incarnation == incarnation
+
     async def look_again(self) -> None:
         """Until the store may have told who the owner is."""
         self.cluster.look()

@@ -116,6 +116,11 @@ class Cluster:
     # Questions --------------------------------------------------------------------------------------------
 
     @property
+    def is_over(self) -> bool:
+        """Whether this process leaves the others, or has left."""
+        return self._is_leaving or self._lifecycle.closed
+
+    @property
     def is_store_away(self) -> bool:
         """Whether publishes are kept here until the store is back, whoever owns their queues."""
         return self._spool.is_away

@@ -97,19 +97,24 @@ class Ownership:
         """Raise unless this node owns the slot and knows that it still does."""
         if slot not in self._owned:
             raise self.not_owner(slot)
-        if self._heard_until != inf and not self.is_heard:
+        if not self.is_certain:
             raise Unavailable(
                 "this node has not heard from the store for its lease; others may own its queues; try again"
             )
 
     def keeps(self, slot: int, epoch: int) -> bool:
         """Whether nobody else can have had a slot since it was this node's under an epoch; it may be on its way."""
-        return self._epochs.get(slot) == epoch and (self._heard_until == inf or self.is_heard)
+        return self._epochs.get(slot) == epoch and self.is_certain
 
     def check_taken(self, slot: int) -> None:
         """Raise unless `has_taken`."""
         if not self.has_taken(slot):
             raise self.not_owner(slot)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether nobody can have declared this node dead: it was heard of within its lease, if that has an end."""
+        return self._heard_until == inf or self.is_heard
 
     @property
     def is_heard(self) -> bool:
