@@ -126,7 +126,7 @@ def taken_at(
 
 
 def _may_be_taken_again(taken: Claim | StreamRead) -> bool:
-    """Whether others get the messages where the session ends: not those that are acknowledged as they are handed out."""
+    """Whether others get it when the session ends: there is something, and it was not acknowledged as it was taken."""
     return len(taken) > 0 and (isinstance(taken, StreamRead) or taken.lease is not None)
 
 
