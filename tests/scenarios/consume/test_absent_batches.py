@@ -18,7 +18,7 @@ from tests.scenarios.rig import numbered, texts
 class Absent:
     """The store of a broker with an empty cache: the next read finds nothing, once it is told to answer.
 
-    Where it is only late, it finds what is there by then.
+    With `is_late`, that read finds what the store has when it is told to answer.
     """
 
     def __init__(self, broker: LocalBroker, method: str = "read", *, is_late: bool = False) -> None:

@@ -42,8 +42,6 @@ _PLACE: Final = struct.Struct("<16sQQ")
 ROWS_BYTES_MAX: Final = (1 << 32) - 1
 LARGE_ROWS_BYTES: Final = 1 << 18
 """Rows of about two thousand messages that are settled one by one; to read them back takes milliseconds."""
-
-
 UNKEPT: Final = (TypeError, ValueError, OverflowError)
 """What a value raises that no row can keep."""
 
