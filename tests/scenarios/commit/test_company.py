@@ -14,6 +14,7 @@ from penstock.node.commit.pending import Pending
 from penstock.store.contract import Capabilities
 from penstock.store.mysql.engine import MysqlStore
 from penstock.store.postgres.engine import PostgresStore
+from tests.nodes import node_of
 from tests.scenarios.rig import turns
 from tests.scenarios.shaky import Machine, ShakyStore, play
 
@@ -91,35 +92,36 @@ def test_databases_say_that_they_are_remote() -> None:
     assert MysqlStore.capabilities.is_remote
 
 
-def test_after_a_wait_in_which_nobody_came_the_next_is_short() -> None:
-    pacing, pending = Pacing(is_remote=False), Pending()
+def test_no_turn_is_spent_on_company_while_the_commit_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages handed to waiting claims as their commit is sealed ask for no commit of their own."""
 
-    def waits(*, joined: bool) -> int:
-        pacing.answered(4)
-        pending.callers, turns = 1, 0
-        while pacing.should_wait(pending):
-            turns += 1
-            pending.callers = 2 if joined else 1
-        return turns
+    async def story(machine: Machine) -> None:
+        broker = await machine.open()
+        commits, should_wait, under_way = node_of(broker).commits, Pacing.should_wait, list[int]()
 
-    assert [waits(joined=joined) for joined in (False, False, True, True, False, False)] == [
-        TURNS,
-        TURNS // 4,
-        TURNS // 4,
-        TURNS,
-        TURNS,
-        TURNS // 4,
-    ]
+        def asked(pacing: Pacing, pending: Pending) -> bool:
+            under_way.append(commits.under_way)
+            return should_wait(pacing, pending)
+
+        monkeypatch.setattr(Pacing, "should_wait", asked)
+        await broker.declare_queue("q")
+        claims = [asyncio.ensure_future(broker.claim("q", wait=60)) for _ in range(2)]
+        await asyncio.sleep(1)  # of virtual time: they stand in line
+        await asyncio.gather(*(broker.publish("q", Message(b"x")) for _ in range(2)), *claims)
+        assert under_way
+        assert not any(under_way)
+
+    play(story)
 
 
-def test_what_comes_while_a_turn_of_the_round_before_is_scheduled_is_committed() -> None:
+def test_what_comes_while_a_message_is_handed_out_is_committed() -> None:
     async def story(machine: Machine) -> None:
         broker = await machine.open()
         await broker.declare_queue("q")
         waiting = asyncio.ensure_future(broker.claim("q", wait=60))
         await asyncio.sleep(1)  # of virtual time: it stands in line
         second: list[asyncio.Future[object]] = []
-        first = broker.publish("q", Message(b"x"))  # handed to the claim as it is sealed, which schedules a turn
+        first = broker.publish("q", Message(b"x"))  # handed to the claim as it is sealed
         asyncio.get_running_loop().call_soon(
             lambda: second.append(asyncio.ensure_future(broker.publish("q", Message(b"y"))))
         )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -222,7 +223,11 @@ class CommitLoop(Commits):
         if self._pacing.should_wait(self._pending):
             self._loop.call_soon(self._turn)
             return
-        self._is_scheduled = False
+        try:
+            if self._lost is None and self._may_begin():
+                self._serve_unsealed()
+        finally:
+            self._is_scheduled = False  # not before: what was handed out goes into this round
         if not self._may_begin():
             return  # the end of a round that is under way schedules the next
         if self._lost is None:
@@ -234,11 +239,6 @@ class CommitLoop(Commits):
 
     def _begin(self) -> None:
         """Commit what is pending; what is changed from here on is for the next round."""
-        try:
-            self._serve_unsealed()
-        except PenstockError:
-            self._schedule()  # a lane contradicted itself: the round that is lost comes next
-            return
         pending, self._pending = self._pending, Pending()
         self._end_deferral()
         try:
@@ -276,9 +276,10 @@ class CommitLoop(Commits):
         """Hand a message that a consumer waits for out in the commit that publishes it: one instead of two."""
         pending = self._pending
         callers = pending.callers
-        for lane in list(pending.lanes.values()):
-            if lane.parts and self._host.is_current(lane) and lane.id not in pending.lanes_deleted:
-                self._host.before_seal(lane)
+        with suppress(PenstockError):  # a lane contradicted itself: this round is lost
+            for lane in list(pending.lanes.values()):
+                if lane.parts and self._host.is_current(lane) and lane.id not in pending.lanes_deleted:
+                    self._host.before_seal(lane)
         pending.callers = callers  # a claim that stood in line is served by others, and does not come of itself
 
     def _end_deferral(self) -> None:

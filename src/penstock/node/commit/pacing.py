@@ -30,11 +30,9 @@ class Pacing:
     """
 
     def __init__(self, *, is_remote: bool) -> None:
-        self._turns = self._most = TURNS_REMOTE if is_remote else TURNS
+        self._turns = TURNS_REMOTE if is_remote else TURNS
         self._company = 0
         self._waited = 0
-        self._there = 0
-        """Callers that were there when the wait began."""
 
     def should_wait(self, pending: Pending) -> bool:
         """Whether the commit waits for another turn of the event loop; asked once a turn."""
@@ -42,16 +40,11 @@ class Pacing:
             1 < self._company <= COMPANY_MAX
             and pending.callers < self._company
             and pending.bytes < PLENTY_BYTES
-            and self._waited < self._most
+            and self._waited < self._turns
         ):
-            if not self._waited:
-                self._there = pending.callers
             self._waited += 1
             return True
-        if self._waited:
-            # Where nobody came, as in traffic that is paced, the next wait is a short one.
-            self._most = self._turns if pending.callers > self._there else self._turns // 4
-            self._waited = 0
+        self._waited = 0
         return False
 
     def answered(self, callers: int) -> None:
