@@ -13,7 +13,7 @@ these are `messages` (encode, decode), `reader` (also cuts), `reshape` (select, 
 batch for files and HTTP. Others import the names below from here.
 """
 
-from penstock.batch.body import block_bytes, is_intact, is_large, payloads
+from penstock.batch.body import block_bytes, is_compressed, is_intact, is_large, payloads
 from penstock.batch.checks import check
 from penstock.batch.columns import is_meta_intact, meta_column, meta_columns, read_columns, unfolded_of
 from penstock.batch.frame import from_bytes, from_parts, to_bytes, to_parts
@@ -50,6 +50,7 @@ __all__ = [
     "encode_alike",
     "from_bytes",
     "from_parts",
+    "is_compressed",
     "is_intact",
     "is_large",
     "is_meta_intact",

@@ -168,6 +168,11 @@ def open_body(
     return _lengths(block, lengths_start, data_start, count, bool(flags & BODY_EQUAL_LENGTHS)), block, data_start
 
 
+def is_compressed(body: bytes) -> bool:
+    """Whether a body says that its block is compressed."""
+    return len(body) > BODY_START and bool(body[1] & BODY_COMPRESSED)
+
+
 def block_bytes(body: bytes, count: int) -> int:
     """The bytes that a body's block has once it is decompressed, by its first bytes alone; 0 if that is impossible.
 

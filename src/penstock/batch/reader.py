@@ -11,9 +11,18 @@ from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from penstock.batch.assemble import assemble
-from penstock.batch.body import JOINED_BYTES, block_bytes, is_intact, is_large, joined, open_body, open_single
+from penstock.batch.body import (
+    JOINED_BYTES,
+    block_bytes,
+    is_compressed,
+    is_intact,
+    is_large,
+    joined,
+    open_body,
+    open_single,
+)
 from penstock.batch.columns import TYPED, cut_columns, decode_order, is_meta_intact, read_meta
-from penstock.batch.layout import BODY_COMPRESSED, BODY_START, EncodedBatch
+from penstock.batch.layout import EncodedBatch
 from penstock.model import Message
 
 _OBJECT_BYTES: Final = 48
@@ -122,6 +131,5 @@ class Reader:
         body = self.batch.body
         if self._is_large:
             return self.batch.size + self.batch.count * _PLACE_BYTES
-        folded = len(body) > BODY_START and body[1] & BODY_COMPRESSED
-        unfolded = block_bytes(body, self.batch.count) if folded else len(body)
+        unfolded = block_bytes(body, self.batch.count) if is_compressed(body) else len(body)
         return self.batch.size + unfolded + self.batch.count * _OBJECT_BYTES

@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
-from penstock.batch import COLUMN_UNFOLDED, Meta, decode_meta, is_meta_intact, meta_columns, unfolded_of
+from penstock.batch import COLUMN_TTL_MS, COLUMN_UNFOLDED, Meta, decode_meta, is_meta_intact, meta_columns, unfolded_of
 from penstock.model import INTEGER_MAX
 from penstock.model.rows import BatchHead
 
@@ -78,7 +78,7 @@ def _find(segments: list[Segment], offset: int) -> Segment | None:
 class Log:
     """Segments by offset: the tail, and the pages last used."""
 
-    __slots__ = ("_last", "guesses", "pages", "tail", "tail_bytes", "unfolds")
+    __slots__ = ("_last", "expires", "guesses", "pages", "tail", "tail_bytes", "unfolds")
 
     def __init__(self) -> None:
         self.tail: list[Segment] = []
@@ -86,6 +86,8 @@ class Log:
         self.pages: list[list[Segment]] = []
         self.unfolds = False
         """Whether any batch that was here has more bytes as it is handed out than as it is stored."""
+        self.expires = False
+        """Whether any batch that was here has messages with a ttl of their own."""
         self.guesses = False
         """Whether any batch that was here may have more bytes than is known: those of a store of version 0.1.0 do not
         say how far they unfold, and look as others that unfold to no more than twice their size."""
@@ -104,6 +106,8 @@ class Log:
         segment = Segment(head, is_damaged=is_damaged)
         if segment.unfolded > segment.size:
             self.unfolds = True
+        if segment.columns & COLUMN_TTL_MS:
+            self.expires = True
         return segment
 
     def _shorten(self, committed_end: int) -> None:

@@ -27,7 +27,7 @@ def seek(group: WorkState, now_ms: int, offset: int) -> None:
 
 def purge(group: WorkState, now_ms: int) -> int:
     """Make everything done that is not leased or dead; how many messages that were."""
-    group.lane.dirty = True
+    group.lane.mark(group)
     purged, visible_end = group.waiting.clear(), group.lane.visible_end
     count = count_of(purged) + max(0, visible_end - group.next)
     for entry in purged:
@@ -48,7 +48,7 @@ def redrive(group: WorkState, now_ms: int, ranges: Sequence[tuple[int, int]]) ->
     is counted by the next call: dead letters may lie in more batches than fit into memory. Messages that died of
     overflow before their commit stay dead until it is durable: nobody may see them yet.
     """
-    group.lane.dirty = True
+    group.lane.mark(group)
     for start, end in union((start, min(end, group.lane.visible_end)) for start, end in ranges):
         entries, known_end = _anew(group, now_ms, start, end)
         for row in group.dead.take(start, known_end):
@@ -76,7 +76,7 @@ def _anew(group: WorkState, now_ms: int, start: int, end: int) -> tuple[list[Ent
 
 def purge_dead(group: WorkState, now_ms: int, ranges: Sequence[tuple[int, int]], detail: str = "dead") -> int:
     """Make dead letters in these ranges done; how many."""
-    group.lane.dirty = True
+    group.lane.mark(group)
     count = 0
     for start, end in union(ranges):
         for row in group.dead.take(start, end):
@@ -111,7 +111,7 @@ def drop_below(group: WorkState, now_ms: int, offset: int, *, dead: bool) -> Non
 
 
 def _overflow(group: WorkState, entry: Entry, now_ms: int, dead: bool) -> None:
-    group.lane.dirty = True
+    group.lane.mark(group)
     if dead:
         group.die(entry, now_ms, "overflow", "the queue was full")
     else:

@@ -131,7 +131,7 @@ def _take_waiting(group: WorkState, now_ms: int, room: int, partition: str | Non
         if entry.expires_ms and entry.expires_ms <= now_ms:
             waiting.remove(entry)
             group.expire(entry, now_ms)
-            group.lane.dirty = True
+            group.lane.mark(group)
             # The next of its partition may have become due long ago.
             if budget.spend(MESSAGE_WORK) or not waiting.advance(now_ms, budget):
                 break
@@ -243,7 +243,7 @@ def _hand_out(
 ) -> None:
     """Lease the entries, or ack them at once."""
     settings = group.settings
-    group.lane.dirty = True
+    group.lane.mark(group)
     if settings.rate is not None:
         group.rate_tokens -= count_of(entries)
         assert group.rate_tokens >= 0, f"{group.rate_tokens} tokens are left of a rate of {settings.rate}"

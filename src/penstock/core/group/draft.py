@@ -27,7 +27,10 @@ class _Aside:
     def __init__(self) -> None:
         self.log = Log()
         self.first = self.end = self.visible_end = 0
-        self.dirty = self.has_died = False
+        self.has_died = False
+
+    def mark(self, group: WorkState) -> None:
+        """Nothing is sealed here: who adopts the draft marks the lane."""
 
 
 class Draft:
@@ -77,7 +80,7 @@ def adopt(group: WorkState, now_ms: int, made: Draft) -> None:
     """Take over a draft that fits."""
     assert fits(group, made), f"lease {made.lease.id} changed since its draft"
     lease, state = group.leases.by_id[made.lease.id], made.state
-    group.lane.dirty = True
+    group.lane.mark(group)
     if group.settings.single_active_consumer and group.active_consumer == lease.consumer:
         group.active_until_ms = now_ms + group.settings.lease_ms
     if made.lease.id in state.leases.by_id:

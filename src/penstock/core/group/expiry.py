@@ -23,8 +23,8 @@ def next_due_ms(group: WorkState) -> int | None:
     """When `tick` has something to do next; None if never."""
     waiting = group.waiting
     due_ms = group.leases.first_deadline() if group.leases.by_id else None
-    if group.next < group.lane.visible_end and (expires_ms := head_expires_ms(group)) is not None:
-        due_ms = _earlier(due_ms, expires_ms)
+    if (group.lane.log.expires or group.settings.ttl_ms is not None) and group.next < group.lane.visible_end:
+        due_ms = _earlier(due_ms, head_expires_ms(group))
     if waiting.by_start:
         due_ms = _earlier(due_ms, _earlier(waiting.first_due(), waiting.first_expiry()))
     if group.settings.single_active_consumer and group.active_consumer is not None and not group.leases.by_id:
@@ -38,7 +38,7 @@ def tick(group: WorkState, now_ms: int, budget: Budget | None = None) -> None:
     Raises `Missing` where the head of the log must be read first, and `Pause` where there is more than can be done at
     once; what was done until then stays done.
     """
-    group.lane.dirty = True
+    group.lane.mark(group)
     budget = Budget() if budget is None else budget
     while (lease := group.leases.pop_expired(now_ms)) is not None:
         count = len(lease.entries)

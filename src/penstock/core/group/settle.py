@@ -45,7 +45,7 @@ def check_settle(group: WorkState, lease_id: int, verdicts: Sequence[Verdict]) -
 def settle(group: WorkState, now_ms: int, lease_id: int, verdicts: Sequence[Verdict]) -> None:
     """Carry out verdicts on offsets of a lease: all of them, or none and an error."""
     lease = check_settle(group, lease_id, verdicts)
-    group.lane.dirty = True
+    group.lane.mark(group)
     if group.settings.single_active_consumer and group.active_consumer == lease.consumer:
         group.active_until_ms = now_ms + group.settings.lease_ms
     for verdict in verdicts:
@@ -78,7 +78,7 @@ def _judge(group: WorkState, now_ms: int, verdict: Verdict, entries: list[Entry]
 def set_aside(group: WorkState, now_ms: int, lease_id: int, start: int, end: int, error: str) -> None:
     """Bury offsets of a lease that are damaged in the store: nobody saw them, so that no attempt is spent."""
     lease = check_settle(group, lease_id, [Verdict("release", start, end)])
-    group.lane.dirty = True
+    group.lane.mark(group)
     taken = group.leases.take(lease, start, end)
     for entry in taken:
         group.die(entry.moved(entry.attempts - 1, 0), now_ms, "damaged", error)
@@ -87,14 +87,14 @@ def set_aside(group: WorkState, now_ms: int, lease_id: int, start: int, end: int
 
 def set_aside_done(group: WorkState, now_ms: int, start: int, end: int, error: str) -> None:
     """The same for offsets that were done when they were claimed."""
-    group.lane.dirty = True
+    group.lane.mark(group)
     group.die(Entry(start, end), now_ms, "damaged", error)
 
 
 def extend(group: WorkState, now_ms: int, lease_id: int, lease_ms: int) -> int:
     """Move a lease's deadline to `lease_ms` from now; the new deadline."""
     lease = group.lease(lease_id)
-    group.lane.dirty = True
+    group.lane.mark(group)
     group.leases.extend(lease, now_ms + lease_ms)
     if group.settings.single_active_consumer and group.active_consumer == lease.consumer:
         group.active_until_ms = max(group.active_until_ms, now_ms + lease_ms)
@@ -103,7 +103,7 @@ def extend(group: WorkState, now_ms: int, lease_id: int, lease_ms: int) -> int:
 
 def consumer_left(group: WorkState, now_ms: int, consumer: str) -> None:
     """End the leases of a consumer that is gone; its messages wait again, and the attempt counts."""
-    group.lane.dirty = True
+    group.lane.mark(group)
     if group.active_consumer == consumer:
         group.active_consumer = None
     for lease in group.leases.of(consumer):
@@ -117,7 +117,7 @@ def session_left(group: WorkState, now_ms: int, session: str, consumers: Collect
     """
     leases = group.leases.of_session(session)
     for lease in leases:
-        group.lane.dirty = True
+        group.lane.mark(group)
         end_lease(group, now_ms, lease, "left", "the session ended")
     active = group.active_consumer
     was_active = active in consumers or any(lease.consumer == active for lease in leases)

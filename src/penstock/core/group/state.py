@@ -7,7 +7,7 @@ binds them to one class. Time comes in as an argument; nothing here is random, w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.core.group.dead import Dead
 from penstock.core.group.entries import Entry
@@ -29,10 +29,11 @@ class LaneView(Protocol):
     first: int
     end: int
     visible_end: int
-    dirty: bool
-    """A command that changes a group sets it, and the next seal looks at the lane."""
     has_died: bool
     """Some messages died that are to be copied: a group sets it, and who copies them looks at the lane."""
+
+    def mark(self, group: Any) -> None:
+        """A command changes the group: the next seal looks at it."""
 
 
 class Events:
@@ -128,7 +129,7 @@ class WorkState:
         assert lane.first <= offset <= lane.end, f"cursor to {offset}; the lane has {lane.first} to {lane.end}"
         self.next = offset
         self.cursor_dirty = True
-        lane.dirty = True
+        lane.mark(self)
 
     def lease(self, lease_id: int) -> Lease:
         """The lease; raises `LeaseLost` if it is gone."""

@@ -147,7 +147,7 @@ class StreamGroup:
 
     def _mark(self) -> None:
         self.cursor_dirty = True
-        self.lane.dirty = True
+        self.lane.mark(self)
 
     def consumer_left(self, now_ms: int, consumer: str) -> None:  # noqa: ARG002 - the time is for work groups
         """Rewind the cursor to what a reader that is gone has not committed."""
@@ -189,6 +189,10 @@ class StreamGroup:
     def next_due_ms(self) -> int | None:
         """None: a stream has no timers."""
         return None
+
+    def has_unsealed(self) -> bool:
+        """Whether anything changed since the last seal."""
+        return self.cursor_dirty or bool(self.events.by_key)
 
     def seal(self, change: LaneChange) -> None:
         """Write what changed since the last seal into a commit."""

@@ -122,8 +122,9 @@ class WorkGroup(WorkState):
         )
 
     def has_unsealed(self) -> bool:
-        """Whether messages were passed over, dropped or settled since the last seal."""
-        return self.cursor_dirty or bool(self.events.by_key)
+        """Whether anything changed since the last seal."""
+        parts = (self.events.by_key, self.leases.dirty, self.waiting.dirty, self.dead.dirty, self.died)
+        return self.cursor_dirty or any(parts)
 
     def states(self, start: int, end: int) -> list[tuple[int, int, State, int]]:
         """(start, end, state, attempts) of every offset of [start, end) that is not done, by rising offset."""

@@ -93,5 +93,7 @@ class Lane(LaneState):
         assert self.done_marks == sorted(self.done_marks), f"done marks {self.done_marks}"
         self.log.check()
         self.dedup.check()
-        for group in self.groups.values():
+        for id, group in self.groups.items():
             group.check()
+            assert id in self.changed or not group.has_unsealed(), f"group {id} changed and did not mark its lane"
+        assert self.dirty or not self.changed, f"groups {list(self.changed)} changed, the lane is not marked"

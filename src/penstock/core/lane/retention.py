@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from penstock.core.group.work import WorkGroup
-from penstock.core.lane.state import LaneState
+from penstock.core.lane.state import Group, LaneState
 from penstock.model.rows import BatchHead
 
 DONE_MARKS_MAX: Final = 1_024
@@ -20,11 +20,20 @@ DONE_MARKS_MAX: Final = 1_024
 
 def needed_from(lane: LaneState) -> int:
     """The lowest offset that must be kept, whatever the limits say."""
-    lowest = lane.visible_end
+    return _held(lane)[0]
+
+
+def _held(lane: LaneState) -> tuple[int, Group | None]:
+    """The same, and the group that needs it; None where it is no group."""
+    lowest, holder = lane.visible_end, None
     for group in lane.groups.values():
         if isinstance(group, WorkGroup) or group.settings.holds or not lane.has_limits:
-            lowest = min(lowest, group.needed_from())
-    return min(lowest, *lane.pins) if lane.pins else lowest
+            needed = group.needed_from()
+            if needed < lowest:
+                lowest, holder = needed, group
+    if lane.pins and (pinned := min(lane.pins)) < lowest:
+        return pinned, None
+    return lowest, holder
 
 
 # Trimming what is done ------------------------------------------------------------------------------------
@@ -32,14 +41,19 @@ def needed_from(lane: LaneState) -> int:
 
 def trim(lane: LaneState, now_ms: int) -> None:
     """Let go of the batches that every group is done with, unless the queue has other rules."""
+    holder = lane.held_by
+    if holder is not None and holder.needed_from() == lane.held_at:
+        return  # who kept all that is left still does
     is_kept = lane.config.stream or lane.has_limits or not lane.works()
     if is_kept or not lane.config.keep_done_ms:
         lane.done_marks.clear()
     if is_kept:
         return
-    target = needed_from(lane)
+    target, holder = _held(lane)
     if lane.config.keep_done_ms:
         target = _kept_long_enough(lane, now_ms, target)
+    else:
+        lane.held_by, lane.held_at = holder, target
     if target > lane.first:
         _trim_below(lane, target)
 
@@ -76,6 +90,7 @@ def _trim_below(lane: LaneState, target: int) -> None:
         segment = lane.log.peek(target)
         lane.trim_wants = None if segment is not None else target
         if segment is None:
+            lane.held_by = None  # it is tried again when the head is there
             return
         base = segment.base
     if base > lane.first:

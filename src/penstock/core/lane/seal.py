@@ -63,7 +63,8 @@ def seal(lane: LaneState, now_ms: int) -> Sealed | None:
 
 
 def _seal_groups(lane: LaneState, sealed: Sealed) -> None:
-    for group in lane.groups.values():
+    changed, lane.changed = lane.changed, {}
+    for group in changed.values():
         group.seal(sealed.change)
         if group.events.by_key:
             sealed.events.append((group.id, group.events.seal()))

@@ -25,6 +25,7 @@ class LaneState:
 
     __slots__ = (
         "bytes_end",
+        "changed",
         "config",
         "dedup",
         "dedup_expired_ms",
@@ -37,6 +38,8 @@ class LaneState:
         "groups_deleted",
         "has_died",
         "has_limits",
+        "held_at",
+        "held_by",
         "id",
         "log",
         "parts",
@@ -72,6 +75,10 @@ class LaneState:
         self.trim_to: int | None = None
         self.trim_wants: int | None = None
         """The offset whose head must be fed before more can be trimmed."""
+        self.held_by: Group | None = None
+        """The group that held the log back when it was last trimmed; None to look at all of them."""
+        self.held_at = 0
+        """The lowest offset that it needed then."""
         self.done_marks: list[tuple[int, int]] = []
         """(time, offset up to which all was done then), oldest first; for `keep_done_ms`."""
         self.done_to = image.first
@@ -79,6 +86,8 @@ class LaneState:
         self.groups_deleted: list[int] = []
         self.dirty = False
         """Whether anything changed since the last seal. Commands set it; nothing outside the core does."""
+        self.changed: dict[int, Group] = {}
+        """The groups that did: a commit costs no more for those that did not."""
         self.has_died = False
         """Whether messages died, since somebody looked, that are copied to `dead_letter_to`."""
         self.groups: dict[int, Group] = {}
@@ -105,17 +114,25 @@ class LaneState:
         """Add a group that begins at an offset, or where the log begins if that is later."""
         group = self._make_group(id, settings, max(start, self.first), max(start, self.first))
         group.cursor_dirty = True
-        self.dirty = True
+        self.mark(group)
 
     def remove_group(self, id: int) -> None:
         """Remove a group with all its state."""
         if self.groups.pop(id, None) is not None:
+            self.changed.pop(id, None)
             self.groups_deleted.append(id)
+            self.held_by = None
             self.dirty = True
+
+    def mark(self, group: Group) -> None:
+        """A command changes the group: the next seal looks at it."""
+        self.changed[group.id] = group
+        self.dirty = True
 
     def configure(self, config: QueueConfig, groups: Mapping[int, Settings]) -> None:
         """Put new settings in force from the next command on. `ordered` of a group cannot change."""
         self._use(config)
+        self.held_by = None
         for id, settings in groups.items():
             if id in self.groups:
                 group = self.groups[id]

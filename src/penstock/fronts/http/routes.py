@@ -35,6 +35,8 @@ QUERY_KEPT_BYTES: Final = 256
 """Queries remembered, and the longest: clients choose them, so both are bounded."""
 NAMESPACE: Final = "namespace"
 SESSION: Final = "session"
+PUBLISH_ID: Final = "publish_id"
+"""Of a query that has one no other is like it."""
 
 Kind = TypeVar("Kind")
 Handler = Callable[..., Awaitable[Answer | Stream]]
@@ -251,7 +253,7 @@ class Router:
     def _query(self, raw: bytes) -> Query:
         fields = read_query(raw)
         query = Query(fields.pop(NAMESPACE, DEFAULT_NAMESPACE), fields.pop(SESSION, None), fields)
-        if len(raw) <= QUERY_KEPT_BYTES:
+        if len(raw) <= QUERY_KEPT_BYTES and PUBLISH_ID not in fields:
             if len(self._queries) >= QUERIES_KEPT:
                 self._queries.clear()
             self._queries[raw] = query

@@ -22,6 +22,7 @@ from penstock.batch import (
     decode_meta,
     decode_single,
     encode,
+    is_compressed,
     measured,
     select,
 )
@@ -227,7 +228,7 @@ def parts_of_batch(
         raise InvalidBatch("the batch is empty")
     rotation = _rotated(queue)
     if meta is None:
-        single = None if is_large(batch) else decode_single(batch)
+        single = decode_single(batch) if batch.count == 1 and not is_large(batch) else None
         if single is not None and len(single.payload) <= queue.message_bytes_max:
             return _parts_of_few(queue, [single], indexes, publish_id, rotation)
         meta = check(batch, queue.message_bytes_max, queue.sizes.batch)
@@ -258,7 +259,8 @@ def is_long(batch: EncodedBatch) -> bool:
 
 def is_large(batch: EncodedBatch) -> bool:
     """Whether it has so many bytes that decompressing them takes long."""
-    return len(batch.body) >= LARGE_BYTES or block_bytes(batch.body, batch.count) >= LARGE_BYTES
+    body = batch.body
+    return len(body) >= LARGE_BYTES or (is_compressed(body) and block_bytes(body, batch.count) >= LARGE_BYTES)
 
 
 def is_kept_encoded(batch: EncodedBatch) -> bool:
