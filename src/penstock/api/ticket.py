@@ -13,6 +13,8 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar, final
 
+from msgspec import Struct
+
 T = TypeVar("T")
 U = TypeVar("U")
 Arguments = ParamSpec("Arguments")
@@ -231,7 +233,7 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
                     if not source.done():
                         raise
                 continue
-            waiter = _Waiter()
+            waiter = _Waiter(asyncio.get_running_loop())
             if self._waiter is None:
                 self._waiter = waiter
             else:
@@ -289,21 +291,20 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
             source.close()
 
 
-class _Waiter:
+class _Waiter(Struct, eq=False):
     """A caller that awaits a ticket: as much of a future as asyncio's tasks ask for.
 
     A future has its task woken by a handle of its own. Hundreds of callers may wait for one commit, and a handle for
     each would cost more than the rest of their answers.
     """
 
-    __slots__ = ("_asyncio_future_blocking", "_loop", "callback", "context", "is_over", "was_cancelled")
-
-    def __init__(self) -> None:
-        self._asyncio_future_blocking = True
-        self._loop = asyncio.get_running_loop()
-        self.is_over = False
-        """Its caller goes on, or is about to."""
-        self.was_cancelled = False
+    _loop: asyncio.AbstractEventLoop
+    _asyncio_future_blocking: bool = True
+    is_over: bool = False
+    """Its caller goes on, or is about to."""
+    was_cancelled: bool = False
+    callback: Any = None
+    context: Any = None
 
     def add_done_callback(self, callback: Callable[[_Waiter], object], *, context: Context) -> None:
         """A task waits for it: the only one."""

@@ -326,7 +326,7 @@ def test_a_publish_that_had_begun_does_not_write_to_a_lane_whose_deletion_seemed
         with pytest.raises(Unavailable):
             await broker.delete_queue("work")
         with pytest.raises((NotFound, Unavailable)):
-            await node.publisher.publish(1, begun)
+            await node.publisher.publish(1, begun, 1)
         assert await store.read(queue.lanes[0], 0, 10, 1_000) == []
 
     play(story)

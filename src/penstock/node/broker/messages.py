@@ -51,6 +51,7 @@ from penstock.node.consume.streams import Reader
 from penstock.node.consume.waiters import Request
 from penstock.node.publish import large
 from penstock.node.publish.parts import (
+    LARGE_BYTES,
     PART_MESSAGES,
     Part,
     Unit,
@@ -139,14 +140,14 @@ class LocalMessages(Names, Messages):
         parts: list[Part],
     ) -> Ticket[Receipt]:
         """Into the store or, where that is away and the node has a spool, into that; later while there is an alarm."""
-        if large.are_large(parts) or (self._services.alarms.low and self._is_held_back(parts)):
-            return Ticket.of(self._publish_later(queue, exchange, messages, publish_id, count, parts))
-        spool = self._services.spool
-        if not spool.is_on:
-            return self._services.publisher.publish(count, parts)
-        return spool.publish(
-            Unit(self._namespace, queue, exchange, messages, publish_id, count, parts, self._is_forwarded)
-        )
+        services = self._services
+        size = services.publisher.check_limits(count, parts)
+        if (services.alarms.low and self._is_held_back(parts)) or (size >= LARGE_BYTES and large.are_large(parts)):
+            return Ticket.of(self._publish_later(queue, exchange, messages, publish_id, count, parts, size))
+        if not services.spool.is_on:
+            return services.publisher.publish(count, parts, size)
+        unit = Unit(self._namespace, queue, exchange, messages, publish_id, count, parts, self._is_forwarded)
+        return services.spool.publish(unit, size)
 
     async def _publish_later(
         self,
@@ -156,9 +157,9 @@ class LocalMessages(Names, Messages):
         publish_id: str | None,
         count: int,
         parts: list[Part],
+        size: int,
     ) -> Receipt:
         """When no alarm holds it back; what has many bytes is encoded on a thread first."""
-        size = self._services.publisher.check_limits(count, parts)
         if self._services.alarms.low and self._is_held_back(parts):
             await self._services.alarms.admit(size)
         return await self._publish(queue, exchange, messages, publish_id, count, await large.encoded(parts))

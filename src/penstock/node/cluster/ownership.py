@@ -97,7 +97,7 @@ class Ownership:
         """Raise unless this node owns the slot and knows that it still does."""
         if slot not in self._owned:
             raise self.not_owner(slot)
-        if not self.is_certain:
+        if self._heard_until != inf and not self.is_heard:
             raise Unavailable(
                 "this node has not heard from the store for its lease; others may own its queues; try again"
             )

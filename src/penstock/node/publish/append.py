@@ -59,9 +59,9 @@ class Publisher:
     _remote: RemotePublish
     _limits: Limits
 
-    def publish(self, count: int, parts: Sequence[Part]) -> Ticket[Receipt]:
-        """Append parts to their lanes, all of them or none; done when they are durable."""
-        size, home = self.check_limits(count, parts), None
+    def publish(self, count: int, parts: Sequence[Part], size: int) -> Ticket[Receipt]:
+        """Append parts of so many bytes to their lanes, all of them or none; done when they are durable."""
+        home = None
         if self._remote.neighbours is not None:
             self._remote.check_owners(parts)
             home = self._remote.home_of(parts)

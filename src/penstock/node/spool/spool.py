@@ -193,9 +193,8 @@ class Spool:
         is_behind = bool(self._state.held.names([("queue", namespace, name)], is_others=is_others))
         return queue if self.is_away or is_behind else None
 
-    def publish(self, unit: Unit) -> Ticket[Receipt]:
+    def publish(self, unit: Unit, size: int) -> Ticket[Receipt]:
         """Publish, or keep it in the spool where the store is away, or where something before it is kept there."""
-        size = self._publisher.check_limits(unit.count, unit.parts)
         if self._state.log is not None and not self.is_away and not self._state.held:
             self._remote.check_owners(unit.parts)
             home = self._remote.home_of(unit.parts)
