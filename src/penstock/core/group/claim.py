@@ -99,7 +99,7 @@ def _take_plain(group: WorkState, room: int) -> Entry | None:
     end = min(start + room, lane.visible_end)
     if end > segment.end or end <= start:
         return None
-    group.move_to(end)
+    group.next, group.cursor_dirty = end, True  # within what is visible; handing it out marks the lane
     return Entry(start, end, 1)
 
 

@@ -41,7 +41,7 @@ from penstock.model import (
     check_name,
     check_text,
 )
-from penstock.model.errors import InvalidArgument, LeaseLost, WrongKind
+from penstock.model.errors import InvalidArgument, LeaseLost, PenstockError, WrongKind
 from penstock.model.rows import slot_of
 from penstock.model.verdict import Verdict, by_start, join_into
 from penstock.model.work import Budget, Steps
@@ -232,9 +232,12 @@ class LocalMessages(Names, Messages):
         check_verdicts(verdicts)
         return self._services.claims.settle(self._lease(lease), verdicts, deferred=deferred)
 
-    @ticketed
     def ack(self, lease: LeaseLike, offsets: Ranges = None) -> Ticket[None]:
-        return self.settle(lease, verdicts_of("ack", offsets))
+        try:
+            verdicts = verdicts_of("ack", offsets)
+        except PenstockError as error:
+            return Ticket.failed(error)
+        return self.settle(lease, verdicts)
 
     async def _settle_many(self, lease: LeaseLike, verdicts: Sequence[Verdict], deferred: bool) -> None:
         held = self._lease(lease)

@@ -104,7 +104,7 @@ class Ownership:
 
     def keeps(self, slot: int, epoch: int) -> bool:
         """Whether nobody else can have had a slot since it was this node's under an epoch; it may be on its way."""
-        return self._epochs.get(slot) == epoch and self.is_certain
+        return self._epochs.get(slot) == epoch and (self._heard_until == inf or self.is_heard)
 
     def check_taken(self, slot: int) -> None:
         """Raise unless `has_taken`."""
