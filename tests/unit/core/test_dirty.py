@@ -81,6 +81,20 @@ def test_a_stream_command_marks_its_lane(name: str) -> None:
     assert bench.commit(NOW) is not None
 
 
+def test_a_commit_has_what_each_group_changed_and_no_other_group() -> None:
+    bench = Bench()
+    for group in (2, 3):
+        bench.lane.add_group(group, settings_of(QueueConfig(), GroupConfig()), 0)
+    bench.publish(NOW, *plain(5))
+    for group in (3, GROUP):
+        bench.lane.work(group).claim(NOW, 2, "ann", group)
+    sealed = bench.commit(NOW)
+    assert sealed is not None
+    assert [row.group for row in sealed.change.groups] == [3, GROUP]
+    assert [lease.group for lease in sealed.change.leases] == [3, GROUP]
+    assert [group for group, _ in sealed.events] == [3, GROUP]
+
+
 QUESTIONS: dict[str, Callable[[Bench], object]] = {
     "work": lambda bench: bench.lane.work(GROUP),
     "states": lambda bench: bench.work.states(0, 10),

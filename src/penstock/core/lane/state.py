@@ -78,7 +78,7 @@ class LaneState:
         self.held_by: Group | None = None
         """The group that held the log back when it was last trimmed; None to look at all of them."""
         self.held_at = 0
-        """The lowest offset that it needed then."""
+        """The lowest offset that it needed then; what lies below was let go."""
         self.done_marks: list[tuple[int, int]] = []
         """(time, offset up to which all was done then), oldest first; for `keep_done_ms`."""
         self.done_to = image.first
@@ -132,7 +132,6 @@ class LaneState:
     def configure(self, config: QueueConfig, groups: Mapping[int, Settings]) -> None:
         """Put new settings in force from the next command on. `ordered` of a group cannot change."""
         self._use(config)
-        self.held_by = None
         for id, settings in groups.items():
             if id in self.groups:
                 group = self.groups[id]
