@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,16 @@ def test_the_world_does_not_depend_on_the_hash_seed(hash_seed: str) -> None:
         [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
     assert there.stdout.strip() == here
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5, 54, 71, 394])
+@pytest.mark.parametrize("commits_under_way", [1, 4])
+def test_idle_turns_may_be_left_out(seed: int, commits_under_way: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they are run or not, the same happens at the same times."""
+    capabilities = Capabilities(spans_slots=commits_under_way == 1, commits_under_way=commits_under_way)
+    short = run_world(seed, capabilities=capabilities)
+    monkeypatch.setattr("tests.simulation.world.left_out", lambda _: nullcontext())
+    assert run_world(seed, capabilities=capabilities) == short
 
 
 def test_another_seed_is_another_world() -> None:

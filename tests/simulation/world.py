@@ -30,6 +30,7 @@ from tests.simulation.checker import Checker
 from tests.simulation.court import Violation
 from tests.simulation.faulty_store import CALM, Chances, FaultyStore
 from tests.simulation.plan import EXCHANGE, Plan, limits_in_force, make_plan
+from tests.simulation.idle_turns import left_out
 from tests.simulation.spool_folder import MemoryFolder
 from tests.simulation.virtual_loop import SimulatedClock, Stuck, VirtualLoop, run
 
@@ -382,7 +383,7 @@ def run_world(seed: int, *, keep_trace: bool = False, capabilities: Capabilities
         worlds.append(world)
         await play(world)
 
-    with limits_in_force(plan.limits):
+    with limits_in_force(plan.limits), left_out(loop):
         try:
             run(loop, main())
         except Stuck as stuck:
