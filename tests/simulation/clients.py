@@ -30,6 +30,7 @@ async def play(world: World) -> None:
     tasks += [world.loop.create_task(client) for client in _tidy_clients(world)]
     await _settle(world)
     process = await world.process()
+    world.check_all_lanes()
     if not world.checker.court.violations:
         world.checker.check_end(process.index, world.resets)
         world.checker.publishes.check_buffered(world.letters())
