@@ -39,8 +39,9 @@ class MemoryCoordination:
     async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
         self._check_open()
         taken = {slot: self._epoch(slot) + 1 for slot in slots}
+        now_ms, note = self._now_ms(), f"acquired by {owner}"
         for slot, epoch in taken.items():
-            self._slots[slot] = SlotRow(slot, epoch, 0, 0, self._now_ms(), f"acquired by {owner}")
+            self._slots[slot] = SlotRow(slot, epoch, 0, 0, now_ms, note)
             self._owners[slot] = owner
         return taken
 
