@@ -6,7 +6,6 @@ from collections import Counter
 
 import msgspec
 
-from penstock.core.group.settings import settings_of
 from penstock.model.rows import Commit
 from penstock.node.cluster.remote_publish import is_remote_part
 from tests.simulation.court import Court
@@ -39,7 +38,7 @@ class DeathChecker:
             lane = self._court.mirror.lane(scoped(change.lane, scope))
             for group in lane.groups.values():
                 described = self._court.mirror.describe(lane.id, group.id)
-                if described is None or settings_of(described.queue_config, described.group_config).dead_kept:
+                if described is None or described.settings.dead_kept:
                     continue
                 unsettled = group.states(lane.end)
                 for offset, stored in lane.messages.items():

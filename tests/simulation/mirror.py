@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.batch import EncodedBatch, decode
 from penstock.core.group.entries import Entry, decode_entries
+from penstock.core.group.settings import Settings, settings_of
 from penstock.model import GroupConfig, Message, QueueConfig
 from penstock.model.rows import CatalogRow, Commit, DeadRow, LaneChange, OutboxRow
 from penstock.node.catalog import EPHEMERAL_FROM, Queue, QueueDocument
@@ -72,6 +73,8 @@ class GroupMirror:
 
     def ranges(self) -> list[tuple[int, int, str]]:
         """What is not done below `next`, by rising offset."""
+        if not (self.leases or self.waiting or self.dead):
+            return []
         found = [
             (entry.start, entry.end, f"lease {id}") for id, lease in self.leases.items() for entry in lease.entries
         ]
@@ -111,6 +114,8 @@ class Description(msgspec.Struct):
     group: str
     queue_config: QueueConfig
     group_config: GroupConfig
+    settings: Settings
+    """What the two come to."""
 
 
 class Mirror:
@@ -133,6 +138,8 @@ class Mirror:
         self.redriven: set[tuple[str, str]] = set()
         """(queue, group) where dead letters were given back: they stand behind what was leased meanwhile."""
         self._new_leases: set[int] = set()
+        self._described: dict[tuple[int, int], Description] = {}
+        """(lane, group) → who it is, until the next declaration"""
 
     def lane(self, id: int) -> LaneMirror:
         lane = self.lanes.get(id)
@@ -142,11 +149,19 @@ class Mirror:
 
     def describe(self, lane: int, group: int) -> Description | None:
         """Who a group on a lane is; None while its declaration is on its way."""
+        described = self._described.get((lane, group))
+        if described is None:
+            described = self._describe(lane, group)
+            if described is not None:
+                self._described[lane, group] = described
+        return described
+
+    def _describe(self, lane: int, group: int) -> Description | None:
         queue_id, known = self.queue_of_lane.get(lane), self.groups.get(scoped(group, scope_of(lane)))
         if queue_id is None or known is None:
             return None
         name, document = self.queues[queue_id]
-        return Description(name, known[0], document.config, known[2])
+        return Description(name, known[0], document.config, known[2], settings_of(document.config, known[2]))
 
     def queue_name(self, lane: int) -> str:
         queue_id = self.queue_of_lane.get(lane)
@@ -186,13 +201,18 @@ class Mirror:
     def declare_ephemeral(self, scope: int, queue: Queue) -> None:
         """Ephemeral queues are declared on no disk: their node tells of them."""
         id = scoped(queue.id, scope)
-        self.queues[id] = (queue.name, QueueDocument(queue.config, queue.lanes))
+        declared = (queue.name, QueueDocument(queue.config, queue.lanes))
+        groups = {scoped(group.id, scope): (group.name, id, group.config) for group in queue.groups.values()}
+        if self.queues.get(id) == declared and all(self.groups.get(at) == group for at, group in groups.items()):
+            return
+        self._described.clear()
+        self.queues[id] = declared
         for lane in queue.lanes:
             self.queue_of_lane[scoped(lane, scope)] = id
-        for group in queue.groups.values():
-            self.groups[scoped(group.id, scope)] = (group.name, id, group.config)
+        self.groups.update(groups)
 
     def _declare(self, row: CatalogRow) -> None:
+        self._described.clear()
         if row.kind == "queue":
             document = msgspec.json.decode(row.document, type=QueueDocument)
             self.queues[row.id] = (row.name, document)
@@ -306,13 +326,14 @@ class Mirror:
         """Below `next`, and not below what is kept, every offset is in at most one place."""
         last_end, last_state = 0, ""
         for start, end, state in group.ranges():
-            where = f"offsets {start} to {end - 1} of lane {lane.id}, group {group.id}"
-            if start < last_end:
-                self._report("concurrent", f"{where}: both {last_state} and {state}")
-            if start < lane.first:
-                self._report("trimmed", f"{where}: {state}, but the lane begins at {lane.first}")
-            if end > group.next:
-                self._report("cursor", f"{where}: {state}, but the group's cursor is at {group.next}")
+            if start < last_end or start < lane.first or end > group.next:
+                where = f"offsets {start} to {end - 1} of lane {lane.id}, group {group.id}"
+                if start < last_end:
+                    self._report("concurrent", f"{where}: both {last_state} and {state}")
+                if start < lane.first:
+                    self._report("trimmed", f"{where}: {state}, but the lane begins at {lane.first}")
+                if end > group.next:
+                    self._report("cursor", f"{where}: {state}, but the group's cursor is at {group.next}")
             last_end, last_state = end, state
         if group.next < lane.first:
             self._report("trimmed", f"group {group.id} is at {group.next}, but lane {lane.id} begins at {lane.first}")

@@ -48,6 +48,8 @@ class QueuePlan(msgspec.Struct):
     groups: list[GroupPlan]
     at_most_once: bool = False
     """Some claims of this queue settle as they are handed out."""
+    made_config: QueueConfig | None = None
+    """What the options come to, once it was asked for."""
 
     @property
     def is_ephemeral(self) -> bool:
@@ -55,7 +57,9 @@ class QueuePlan(msgspec.Struct):
 
     @property
     def config(self) -> QueueConfig:
-        return make_config(QueueConfig, self.options)
+        if self.made_config is None:
+            self.made_config = make_config(QueueConfig, self.options)
+        return self.made_config
 
     def settings(self, group: GroupPlan) -> Settings:
         return settings_of(self.config, make_config(GroupConfig, group.options))

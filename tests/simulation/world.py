@@ -30,8 +30,8 @@ from tests.one_slot import OneSlotStore
 from tests.simulation.checker import Checker
 from tests.simulation.court import Violation
 from tests.simulation.faulty_store import CALM, Chances, FaultyStore
-from tests.simulation.plan import EXCHANGE, Plan, limits_in_force, make_plan
 from tests.simulation.idle_turns import left_out
+from tests.simulation.plan import EXCHANGE, Plan, limits_in_force, make_plan
 from tests.simulation.spool_folder import MemoryFolder
 from tests.simulation.virtual_loop import SimulatedClock, Stuck, VirtualLoop, run
 
@@ -88,9 +88,7 @@ def segments_of(disk: dict[str, bytes]) -> int:
 class World:
     """Everything that one seed brings about."""
 
-    def __init__(
-        self, plan: Plan, loop: VirtualLoop, *, keep_trace: bool = False, capabilities: Capabilities = PLAIN
-    ) -> None:
+    def __init__(self, plan: Plan, loop: VirtualLoop, capabilities: Capabilities = PLAIN) -> None:
         self.plan = plan
         self.capabilities = capabilities
         self.loop = loop
@@ -106,8 +104,7 @@ class World:
         self.owner = -1
         self.resets = 0
         self.finishing = False
-        self.trace_lines: list[str] | None = [] if keep_trace else None
-        self._digest = hashlib.blake2b(digest_size=16)
+        self.trace_lines: list[str] = []
         self._arrival = asyncio.Event()
         self._restarting: asyncio.Task[None] | None = None
         self.disks: list[dict[str, bytes]] = []
@@ -134,9 +131,10 @@ class World:
 
     def away_ms(self) -> int:
         """How long the disk will be out of reach from now on."""
+        if self.plan.spool is None or self.finishing:
+            return 0
         now_ms = int(self.loop.time() * 1000)
-        outages = [] if self.plan.spool is None or self.finishing else self.plan.spool.outages
-        return max((end - now_ms for start, end in outages if start <= now_ms < end), default=0)
+        return max((end - now_ms for start, end in self.plan.spool.outages if start <= now_ms < end), default=0)
 
     @property
     def is_away(self) -> bool:
@@ -150,13 +148,10 @@ class World:
     # Trace ------------------------------------------------------------------------------------------------
 
     def trace(self, text: str) -> None:
-        line = f"{self.loop.time():9.3f} {text}"
-        self._digest.update(line.encode())
-        if self.trace_lines is not None:
-            self.trace_lines.append(line)
+        self.trace_lines.append(f"{self.loop.time():9.3f} {text}")
 
     def trace_hash(self) -> str:
-        return self._digest.hexdigest()
+        return hashlib.blake2b("".join(self.trace_lines).encode(), digest_size=16).hexdigest()
 
     # The disk's host --------------------------------------------------------------------------------------
 
@@ -406,7 +401,7 @@ def run_world(seed: int, *, keep_trace: bool = False, capabilities: Capabilities
     worlds: list[World] = []
 
     async def main() -> None:
-        world = World(plan, loop, keep_trace=keep_trace, capabilities=capabilities)
+        world = World(plan, loop, capabilities)
         worlds.append(world)
         await play(world)
 
@@ -417,16 +412,16 @@ def run_world(seed: int, *, keep_trace: bool = False, capabilities: Capabilities
             worlds[0].odd(str(stuck))
     for broken in loop.broken:
         worlds[0].odd(broken)
-    return _outcome(worlds[0])
+    return _outcome(worlds[0], keep_trace=keep_trace)
 
 
-def _outcome(world: World) -> Outcome:
+def _outcome(world: World, *, keep_trace: bool) -> Outcome:
     checker = world.checker
     return Outcome(
         seed=world.plan.seed,
         violations=checker.court.violations,
         trace_hash=world.trace_hash(),
-        trace=world.trace_lines or [],
+        trace=world.trace_lines if keep_trace else [],
         confirmed=checker.publishes.confirmed,
         delivered=checker.deliveries.count,
         commits=checker.court.mirror.commits,
