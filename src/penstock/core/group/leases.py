@@ -168,6 +168,12 @@ class Leases:
 
     def check(self) -> None:
         """Assert that counters and indexes say what a recount says."""
+        if not self.by_id:
+            assert not self.by_consumer, f"nothing is leased, indexed are {self.by_consumer}"
+            assert not self.by_session, f"nothing is leased, indexed are {self.by_session}"
+            assert not self.count, f"no offset is leased, counted are {self.count}"
+            assert self.lowest() is None, f"nothing is leased, the lowest offset is {self.lowest()}"
+            return
         held: dict[str, set[int]] = {}
         in_session: dict[str, set[int]] = {}
         for id, lease in self.by_id.items():

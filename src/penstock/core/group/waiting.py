@@ -326,6 +326,12 @@ class Waiting:
 
     def check(self) -> None:
         """Assert that counters and indexes say what a recount says, and that every entry will come up."""
+        if not self.by_start:
+            assert not any(self.chunks.values()), f"nothing waits, chunked are {self.chunks}"
+            assert not self.count, f"no offset waits, counted are {self.count}"
+            assert self.lowest() is None, f"nothing waits, the lowest offset is {self.lowest()}"
+            self._check_partitions([])
+            return
         entries = self.in_order()
         assert is_sorted(entries), f"waiting entries overlap: {entries}"
         assert all(start == entry.start for start, entry in self.by_start.items()), "an entry is filed elsewhere"

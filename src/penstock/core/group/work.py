@@ -148,12 +148,14 @@ class WorkGroup(WorkState):
         self.dead.check()
         first, end = self.lane.first, self.lane.end
         assert first <= self.next <= end, f"group {self.id} is at {self.next}, the lane has {first} to {end}"
+        self._check_locks()
+        if not (self.leases.by_id or self.waiting.by_start or self.dead.by_start):
+            return
         last = (first, first, "trimmed", 0)
         for state in self.states(0, INTEGER_MAX):
             assert last[1] <= state[0], f"group {self.id}: {state} overlaps {last}"
             last = state
         assert last[1] <= end, f"group {self.id}: {last} is past the lane's end {end}"
-        self._check_locks()
 
     def _check_locks(self) -> None:
         leased: dict[str, int] = {}
