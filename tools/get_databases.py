@@ -46,6 +46,8 @@ MARIADB: Final = Program("MariaDB", ("mariadb-server-core",), 8, PROGRAM)
 MOSQUITTO_CLIENTS: Final = Program("Mosquitto clients", ("mosquitto-clients",), 1, "usr/bin/mosquitto_sub")
 
 PGBOUNCER: Final = Program("PgBouncer", ("pgbouncer",), 1, "usr/sbin/pgbouncer")
+VALGRIND: Final = Program("Valgrind", ("valgrind",), 18, "usr/bin/valgrind")
+"""Not for the tests: `./penstock bench instructions --setup` gets it."""
 
 
 def mariadb_root() -> Path | None:
