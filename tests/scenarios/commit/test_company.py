@@ -9,6 +9,7 @@ import pytest
 
 from penstock import Message
 from penstock.node.broker import LocalBroker
+from penstock.node.commit.loop import CommitLoop
 from penstock.node.commit.pacing import PLENTY_BYTES, TURNS, TURNS_REMOTE, Pacing
 from penstock.node.commit.pending import Pending
 from penstock.store.contract import Capabilities
@@ -98,6 +99,7 @@ def test_no_turn_is_spent_on_company_while_the_commit_is_under_way(monkeypatch: 
     async def story(machine: Machine) -> None:
         broker = await machine.open()
         commits, should_wait, under_way = node_of(broker).commits, Pacing.should_wait, list[int]()
+        assert isinstance(commits, CommitLoop)
 
         def asked(pacing: Pacing, pending: Pending) -> bool:
             under_way.append(commits.under_way)

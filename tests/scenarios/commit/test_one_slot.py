@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -11,9 +11,10 @@ from penstock import Message
 from penstock.api.ticket import in_task
 from penstock.embedded import open_store
 from penstock.model.errors import InvalidArgument, Unavailable
-from penstock.model.rows import REGISTRAR_SLOT, CatalogRow, Commit, home_slot
+from penstock.model.rows import REGISTRAR_SLOT, CatalogRow, Commit, OutboxRow, home_slot
 from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
+from penstock.node.publish.parts import Origin, Part
 from penstock.store.contract import Capabilities
 from tests.nodes import node_of
 from tests.one_slot import OneSlotStore
@@ -248,3 +249,45 @@ def test_a_queue_and_its_bindings_go_in_two_commits() -> None:
 
 def bindings(store: OneSlotStore) -> list[CatalogRow]:
     return [row for row in store._catalog.in_order() if row.kind == "binding"]
+
+
+# The order of what a spool sends --------------------------------------------------------------------------------
+
+
+class Late(OneSlotStore):
+    """Rows of the outbox are seen only once those of another slot's commit were read, though their ids are lower."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: set[int] = set()
+
+    async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
+        rows = await super().outbox(after, 1_000, slots)
+        if all(row.id in self.late for row in rows):
+            self.late.clear()
+        return [row for row in rows if row.id not in self.late][: min(most, 1)]
+
+
+def test_rows_that_come_below_those_that_were_read_go_first() -> None:
+    """A spool's records enter a lane in order: one that comes behind a later one would be taken for a repetition."""
+
+    async def scenario() -> None:
+        store = Late()
+        broker = await opened(store)
+        node = node_of(broker)
+
+        def promised(name: str, sequence: int) -> OutboxRow:
+            queue = node.catalog.queue("default", name)
+            message = Message(b"%d" % sequence)
+            part = Part(queue, queue.lanes[0], [message], None, None, None, origin=Origin("spool", sequence))
+            return node.remote.promise(part)[0]
+
+        rows = [promised("a", 1), promised("b", 2), promised("a", 3)]
+        store.late = {rows[0].id, rows[2].id}
+        epochs = {SLOTS["c"]: node.ownership.epoch(SLOTS["c"])}
+        await store.apply(Commit(epochs=epochs, outbox=rows))
+        assert await node.outbox.drain(set(SLOTS.values()))
+        assert [await claim_all(broker, name) for name in ("a", "b")] == [["1", "3"], ["2"]]
+        await broker.close()
+
+    play(scenario)

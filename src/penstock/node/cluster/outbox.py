@@ -130,6 +130,7 @@ class Outbox:
     async def _pass(self, slots: Sequence[int] | None, *, is_drain: bool = False) -> bool:
         """One pass over the outbox; whether something must be tried again."""
         blocked: dict[tuple[str, str], PenstockError] = {}
+        seen: set[int] = set()
         after = 0
         async with self._passing:
             if not is_drain and self._dead_copies.may_be_promised:
@@ -138,8 +139,12 @@ class Outbox:
             while True:
                 failed = self._commits.failed
                 rows = await self._store.outbox(after, ROWS_AT_ONCE, slots)
+                if rows and await self._passed_over(after, seen, slots):
+                    after = 0
+                    continue
                 for row in rows:
                     after = row.id
+                    seen.add(after)
                     if not is_drain or is_remote_part(row):
                         await self._carry_out(row, blocked, failed)
                 if not rows:
@@ -150,6 +155,20 @@ class Outbox:
         for (_, name), reason in blocked.items():
             log.warning("what is to go to %s waits: %s", name, reason)
         return bool(blocked)
+
+    async def _passed_over(self, after: int, seen: Set[int], slots: Sequence[int] | None) -> bool:
+        """Whether rows have come below those that were read: where each slot commits by itself, ids come in no order.
+
+        They go first. What a spool sends to a lane comes in order, so what precedes a row is there when that is.
+        """
+        if self._commits.spans_slots:
+            return False
+        low = 0
+        while low < after and (rows := await self._store.outbox(low, ROWS_AT_ONCE, slots)):
+            if any(row.id <= after and row.id not in seen for row in rows):
+                return True
+            low = rows[-1].id
+        return False
 
     async def _carry_out(self, row: OutboxRow, blocked: dict[tuple[str, str], PenstockError], failed: int) -> None:
         def check() -> None:
