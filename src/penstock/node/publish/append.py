@@ -103,7 +103,7 @@ class Publisher:
         if not self._commits.has_room(size):
             return None
         try:
-            for lane in lanes if len(lanes) == 1 else set(lanes):
+            for lane in lanes if len(lanes) == 1 else dict.fromkeys(lanes):  # in order: the first full one is told
                 self.check_room(lane, parts)
         except Missing:
             return None
