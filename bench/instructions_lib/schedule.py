@@ -43,6 +43,7 @@ class Server:
         if store:  # it is stopped again and again, and slow under valgrind: nobody is there to take its queues
             module += ["--set", f"cluster.lease_ms={LEASE_MS}", "--set", f"cluster.heartbeat_ms={HEARTBEAT_MS}"]
         environment = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONUNBUFFERED": "1", **meter.environment}
+        environment["PYTHONDONTWRITEBYTECODE"] = ""  # what is set outside must not move the figure of a start
         command = meter.command(module, at_start=at_start)
         self.process = Process(command, folder / "server.log", environment, folder)
 
