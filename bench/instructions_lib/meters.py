@@ -24,6 +24,8 @@ from tools.get_databases import ROOT, VALGRIND
 
 COUNTER: Final = Path(__file__).with_name("counter.py")
 PATIENCE_S: Final = 300.0
+LOOK_S: Final = 0.001
+"""Between two looks whether something holds."""
 
 
 class Counts(NamedTuple):
@@ -133,21 +135,22 @@ class Machine:
 
 
 def until_there(path: Path, process: Process) -> None:
-    _until(path.exists, f"did not write {path.name}", process)
+    until(path.exists, f"did not write {path.name}", process)
 
 
 def until_said(words: str, process: Process) -> None:
     """Until it has printed that."""
-    _until(lambda: words in process.log.read_text(errors="replace"), f"did not say {words!r}", process)
+    until(lambda: words in process.log.read_text(errors="replace"), f"did not say {words!r}", process)
 
 
-def _until(holds: Callable[[], bool], missing: str, process: Process) -> None:
+def until(holds: Callable[[], bool], missing: str, process: Process) -> None:
+    """Wait until something holds; raise where the process ends before, or takes too long."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         process.check_alive()
         if time.monotonic() > deadline:
             raise StartFailed(f"the process {missing}. The end of its log:\n{process.tail()}")
-        time.sleep(0.005)
+        time.sleep(LOOK_S)
 
 
 def short(function: str) -> str:

@@ -66,7 +66,7 @@ class Path(NamedTuple):
 
 
 class Publishes:
-    """Publishes of so many messages, each with an id of its own and payloads that do not compress."""
+    """Requests that publish `size` messages each. Every request has its own publish id; no payload compresses."""
 
     def __init__(self, size: int) -> None:
         self._chance = random.Random(size)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from bench.instructions_lib.lines import HttpLine, http_request
-from bench.instructions_lib.meters import Meter, until_said
+from bench.instructions_lib.meters import Meter, until, until_said
 from bench.peers_lib.processes import Process
 from tools.get_databases import ROOT
 
@@ -61,20 +60,22 @@ class Server:
     def rest(self) -> None:
         """Wait until it has nothing to do."""
         seen, before = 0, -1
-        while seen < LOOKS:
+
+        def rests() -> bool:
+            nonlocal seen, before
             now = asleep(self.process.pid)
             seen = seen + 1 if now is not None and now == before else 0
             before = -1 if now is None else now
-            time.sleep(0.001)
-        self.process.check_alive()
+            return seen >= LOOKS
+
+        until(rests, "does not come to rest", self.process)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """It stands still while the block is carried out."""
         os.kill(self.process.pid, signal.SIGSTOP)
         try:
-            while any(state != "T" for state in states(self.process.pid)):
-                time.sleep(0.0002)
+            until(lambda: all(state == "T" for state in states(self.process.pid)), "does not stop", self.process)
             yield
         finally:
             os.kill(self.process.pid, signal.SIGCONT)

@@ -46,7 +46,9 @@ SETTINGS: Final[tuple[tuple[ModuleType, str, Any], ...]] = (
 def set_all() -> None:
     for module, name, value in SETTINGS:
         if name not in vars(module):
-            raise SystemExit(f"{module.__name__} has no {name} any more: say in {__file__} what is there now")
+            raise SystemExit(
+                f"{module.__name__} has no {name} any more: change SETTINGS in {__file__} to the name it has now"
+            )
         vars(module)[name] = value
 
 

@@ -106,7 +106,7 @@ def _outcomes(seeds: range, capabilities: Capabilities, jobs: int) -> Iterator[O
 
 
 def _prepare() -> None:
-    """What is there before the first world is no garbage, and is never looked at again."""
+    """Keep what is there before the first world out of every collection of garbage: none of it ever becomes any."""
     logging.disable(logging.CRITICAL)
     import_module("tests.simulation.clients")  # the first world would
     gc.collect()

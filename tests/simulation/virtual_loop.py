@@ -48,7 +48,7 @@ class _Ready(asyncio.Handle):
         self._source_traceback = None
 
 
-class _Timer(asyncio.TimerHandle):
+class _Timer(_Ready, asyncio.TimerHandle):
     """The same with a time."""
 
     __slots__ = ()
@@ -61,13 +61,7 @@ class _Timer(asyncio.TimerHandle):
         loop: VirtualLoop,
         context: Context | None,
     ) -> None:
-        self._callback = callback
-        self._args = args
-        self._loop = loop
-        self._context = copy_context() if context is None else context
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
+        _Ready.__init__(self, callback, args, loop, context)
         self._when = when
         self._scheduled = True
 

@@ -60,7 +60,7 @@ class Publisher:
     _limits: Limits
 
     def publish(self, count: int, parts: Sequence[Part], size: int) -> Ticket[Receipt]:
-        """Append parts of so many bytes to their lanes, all of them or none; done when they are durable."""
+        """Append parts of `size` bytes in all to their lanes, all or none; done when they are durable."""
         home = None
         if self._remote.neighbours is not None:
             self._remote.check_owners(parts)
